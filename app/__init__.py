@@ -1,0 +1,1 @@
+"""Draftgate: takes Shortcut's webhook deliveries and drafts one patch per story, exactly once."""

@@ -1,0 +1,81 @@
+"""The exception tree.
+
+DraftgateError
+├── SettingsError          a setting is wrong; the process does not start (exit 2)
+├── SchemaError            the database's schema is not this version's (exit 3)
+├── Rejected               the request is refused; becomes problem JSON at the edge
+├── Unrecorded             a delivery could not be committed in time; becomes 503
+├── DrafterError           a drafter run gave no usable result; the session is released
+└── ShortcutError          the Shortcut API did not do what was asked
+    ├── ShortcutUnavailable    it may work later: timeout, 5xx, connection lost, 429
+    └── ShortcutRefused        it will not work as asked: 4xx
+
+Losing a claim is no exception but a value: `None` or `False` from the gate.
+"""
+
+
+class DraftgateError(Exception):
+    """The base of every error that this service raises on purpose."""
+
+
+class SettingsError(DraftgateError):
+    """A setting is missing or wrong. The text is one line for the person who set it."""
+
+
+class SchemaError(DraftgateError):
+    """The database's schema is older or newer than this version needs."""
+
+
+class Rejected(DraftgateError):
+    """A request that is refused, with the problem's code and a sentence about it.
+
+    Attributes:
+        code: stable identifier of the problem, e.g. `signature-invalid`.
+        status: the HTTP status code.
+    """
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+
+
+class Unrecorded(DraftgateError):
+    """The database did not commit the delivery in time; the sender should come back."""
+
+
+class DrafterError(DraftgateError):
+    """The drafter failed: it could not start, exited non-zero, ran out of time, or gave no patch."""
+
+
+class ShortcutError(DraftgateError):
+    """The Shortcut API did not do what was asked."""
+
+
+class ShortcutUnavailable(ShortcutError):
+    """Trying again later may help.
+
+    Attributes:
+        retry_after_seconds: how long the API asked to wait, if it said so.
+        uncertain: the request may have been carried out all the same.
+    """
+
+    def __init__(
+        self, message: str, *, retry_after_seconds: float | None = None, uncertain: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+        self.uncertain = uncertain
+
+
+class ShortcutRefused(ShortcutError):
+    """The API refused the request as it stands; sending it again will not help.
+
+    Attributes:
+        status: the HTTP status code.
+    """
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status

@@ -1,0 +1,266 @@
+"""The values that travel through the pipeline, in its order. No I/O."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from app.machine import Move, Phase, Status
+
+
+# --- receive ---------------------------------------------------------------------------------
+
+
+class EventStatus(StrEnum):
+    """How far an event has come. The values are those of `events.status`."""
+
+    PENDING = "pending"
+    APPLIED = "applied"
+    IGNORED = "ignored"
+    QUARANTINED = "quarantined"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One delivery whose signature was right, as far as the door reads it.
+
+    Attributes:
+        source: the name of the webhook it came in by.
+        dedupe_key: the first 16 bytes of the SHA-256 of the canonical key.
+        event_id: the id as sent, cut to 200 characters; None where there is none.
+        kind: `v1`, `v2:observer`, `v2:assigned`, …; `validation`, `empty`, `unknown`, or `invalid`.
+        occurred_at: the sender's time; None where it can't be read or stored.
+        body: the exact bytes that were signed.
+        defect: why the body can't be read at all; such an event is quarantined.
+    """
+
+    source: str
+    dedupe_key: UUID
+    event_id: str | None
+    kind: str
+    occurred_at: datetime | None
+    body: bytes
+    headers: str
+    defect: str | None = None
+
+
+# --- interpret -------------------------------------------------------------------------------
+
+
+class FactKind(StrEnum):
+    """What can have happened to a story. The values are those of `facts.kind`."""
+
+    CREATED = "created"
+    DESCRIBED = "described"
+    LABEL_ADDED = "label_added"
+    LABEL_REMOVED = "label_removed"
+    OWNER_ADDED = "owner_added"
+    OWNER_REMOVED = "owner_removed"
+    STATE_ENTERED = "state_entered"
+    ASSIGNED = "assigned"
+    MENTIONED = "mentioned"
+    COMMENTED = "commented"
+    COMMENT_EDITED = "comment_edited"
+    COMMENT_DELETED = "comment_deleted"
+    ARCHIVED = "archived"
+    UNARCHIVED = "unarchived"
+    COMPLETED = "completed"
+    DELETED = "deleted"
+    TOUCHED = "touched"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One thing that happened to one story.
+
+    Attributes:
+        workspace: v2: the workspace's id; v1: the name that the source's settings give it.
+        sc_id: the story's public number.
+        actor: id of the member who did it; None for automations and version control.
+        value: what it is about, by kind: the label's or state's name, the owner's member id,
+            the text of a comment, the description.
+        value_id: the label's or state's id as text, for rules that name ids.
+        comment_id: for comments and for mentions in one.
+        parent_comment_id: the comment that it replies to, where the sender says so.
+        title: the story's name where the delivery carries it.
+    """
+
+    workspace: str
+    sc_id: int
+    occurred_at: datetime
+    kind: FactKind
+    actor: str | None = None
+    value: str | None = None
+    value_id: str | None = None
+    comment_id: int | None = None
+    parent_comment_id: int | None = None
+    title: str | None = None
+    app_url: str | None = None
+
+
+class NeedKind(StrEnum):
+    """What a delivery may refer to without carrying it."""
+
+    LABEL = "label"
+    STATE = "state"
+    COMMENT = "comment"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that must be read from the API before the delivery can be interpreted.
+
+    `sc_id` is 0 except for comments, which are read by story.
+    """
+
+    kind: NeedKind
+    id: int
+    sc_id: int = 0
+
+
+#: What was read: the label's or state's name, the comment's text. None: it no longer exists.
+Known = Mapping[Need, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpretation:
+    """What a delivery says: facts, or what must be read first, or why there is nothing in it."""
+
+    facts: tuple[Fact, ...] = ()
+    needs: tuple[Need, ...] = ()
+    nothing: str | None = None
+
+
+# --- decide ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """One entry of a session's conversation, keyed by the comment that said it."""
+
+    comment_id: int
+    role: str
+    author: str | None
+    text: str
+    said_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A patch session as the deciding code sees it.
+
+    Attributes:
+        decided_at: the sender's time of the newest fact that decided something.
+        worked: a worker has held it since it was opened, so its past is no longer
+            open to facts that come late.
+    """
+
+    workspace: str
+    sc_id: int
+    status: Status
+    decided_at: datetime
+    title: str | None = None
+    app_url: str | None = None
+    description: str | None = None
+    described_at: datetime | None = None
+    worked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What one fact does to a session, and why, for a person to read.
+
+    `session` is the session afterwards, None where there is none; `moves` lead to it.
+    """
+
+    session: Session | None
+    moves: tuple[Move, ...] = ()
+    remark: Remark | None = None
+    forget_comment: int | None = None
+    reason: str
+    applied: bool = False
+
+
+# --- claims ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Ownership of one session for one phase. `(session_id, generation)` is what a worker shows.
+
+    Attributes:
+        generation: the fencing token: grows with every change of ownership.
+        attempt: which try at this phase this is, from 1.
+    """
+
+    session_id: int
+    generation: int
+    token: UUID
+    phase: Phase
+    worker: str
+    workspace: str
+    sc_id: int
+    title: str | None
+    app_url: str | None
+    description: str | None
+    revision: int
+    attempt: int
+
+
+# --- draft -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """A story as a drafter is told it."""
+
+    sc_id: int
+    title: str
+    description: str
+    story_type: str = "feature"
+    app_url: str | None = None
+    labels: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    archived: bool = False
+    completed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a drafter made: a patch with a summary, or questions that must be answered first.
+
+    Attributes:
+        patch: a unified diff as `git apply` takes it; may hold binary hunks. UTF-8 text.
+        cost_usd: what the run cost, as the drafter reports it, in US dollars.
+        meta: whatever else the drafter reported, as JSON values.
+    """
+
+    summary: str
+    patch: str
+    questions: tuple[str, ...] = ()
+    cost_usd: float = 0.0
+    meta: Mapping[str, object] = field(default_factory=dict)
+
+
+# --- outbox ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owed:
+    """One comment that is owed to a story, claimed by a sender.
+
+    Attributes:
+        key: the stable marker, sent as the comment's `external_id`; at most 128 characters.
+        attempts: sends tried before this one; more than 0 means look for the marker first.
+    """
+
+    id: int
+    generation: int
+    key: str
+    workspace: str
+    sc_id: int
+    text: str
+    attempts: int
