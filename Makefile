@@ -1,0 +1,68 @@
+# `make` alone lists what there is.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+
+# Two at a time: the tests start servers of their own. One test: make test ARGS="-k gate"
+JOBS ?= 2
+ARGS ?=
+
+UV := .venv/lock/bin/uv
+UV_VERSION := 0.13.9
+COMPILE := $(UV) pip compile pyproject.toml --no-config --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) --group build
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install dev demo test check fmt lock bench mutants chaos
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z ]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Make .venv with everything pinned, unless it is up to date
+
+# What pip says goes to stderr: `make demo JSON=1` prints JSON alone, on a fresh clone too.
+$(INSTALLED): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Draftgate needs Python 3.11 or later, and '$(PYTHON)' is not: make PYTHON=python3.13" >&2; \
+		exit 1; }
+	@echo "Installing into .venv" >&2
+	@$(PYTHON) -m venv .venv >&2
+	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt >&2
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable . >&2
+	@touch $@
+
+dev: install ## Run everything here: embedded PostgreSQL, a simulated Shortcut, the service
+	@$(BIN)/draftgate dev
+
+demo: install ## Show one story from label to draft, and stop; JSON=1 for scripts
+	@$(BIN)/draftgate demo $(if $(JSON),--json)
+
+test: install ## Run the tests; JOBS=4, ARGS="-k gate"
+	$(BIN)/pytest -n $(JOBS) $(ARGS)
+
+check: install ## Lint, formatting, types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+fmt: install ## Format, and mend what the linter can mend
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+# dev.txt comes first and constrains the others: what is tested is what runs.
+lock: $(UV) ## Pin requirements/*.txt for what pyproject.toml says; UPGRADE=1 for the newest
+	$(COMPILE) --group dev --extra embedded -o requirements/dev.txt
+	$(COMPILE) --constraint requirements/dev.txt --extra embedded -o requirements/base.txt
+	$(COMPILE) --constraint requirements/dev.txt -o requirements/runtime.txt
+
+$(UV): Makefile
+	$(PYTHON) -m venv .venv/lock
+	.venv/lock/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@touch $@
+
+bench mutants chaos: ## Not there yet
+	@echo "make $@: not there yet" >&2; exit 2
