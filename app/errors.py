@@ -46,7 +46,7 @@ class Unrecorded(DraftgateError):
 
 
 class DrafterError(DraftgateError):
-    """The drafter failed: it could not start, exited non-zero, ran out of time, or gave no patch."""
+    """The drafter could not start, exited non-zero, ran out of time, or gave no usable patch."""
 
 
 class ShortcutError(DraftgateError):

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from app.machine import Move, Phase, Status
 
-
 # --- receive ---------------------------------------------------------------------------------
 
 
@@ -138,13 +137,18 @@ class Interpretation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """One entry of a session's conversation, keyed by the comment that said it."""
+    """One entry of a session's conversation, keyed by the comment that said it.
+
+    Attributes:
+        text: None once the comment is deleted.
+        as_of: when this version of the text was written; the newest version counts.
+    """
 
     comment_id: int
-    role: str
     author: str | None
-    text: str
+    text: str | None
     said_at: datetime
+    as_of: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +157,7 @@ class Session:
 
     Attributes:
         decided_at: the sender's time of the newest fact that decided something.
+        heard_at: the sender's time of the newest fact of any kind.
         worked: a worker has held it since it was opened, so its past is no longer
             open to facts that come late.
     """
@@ -161,24 +166,27 @@ class Session:
     sc_id: int
     status: Status
     decided_at: datetime
+    heard_at: datetime
     title: str | None = None
     app_url: str | None = None
     description: str | None = None
-    described_at: datetime | None = None
     worked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What one fact does to a session, and why, for a person to read.
+    """What facts do to a session, and why, for a person to read.
 
-    `session` is the session afterwards, None where there is none; `moves` lead to it.
+    Attributes:
+        session: the session afterwards; None where there is none.
+        moves: the moves that lead there, each with where it led.
+        remarks: what is added to the conversation.
+        applied: whether anything came of the facts.
     """
 
     session: Session | None
-    moves: tuple[Move, ...] = ()
-    remark: Remark | None = None
-    forget_comment: int | None = None
+    moves: tuple[tuple[Move, Status], ...] = ()
+    remarks: tuple[Remark, ...] = ()
     reason: str
     applied: bool = False
 

@@ -1,0 +1,74 @@
+"""Connections: where to, and with which limits."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+if TYPE_CHECKING:
+    Connection = (
+        asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
+    )
+    Pool = asyncpg.Pool[asyncpg.Record]
+else:
+    Connection = asyncpg.Connection
+    Pool = asyncpg.Pool
+
+#: What a connection may raise when the server, the network or the pool is in trouble.
+#: asyncpg.InterfaceError is no PostgresError, and a refused connection is an OSError.
+DATABASE_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """A PostgreSQL to connect to.
+
+    Attributes:
+        listen_dsn: leads to the server itself, never through a transaction pooler.
+        statement_cache_size: prepared statements per connection; 0 behind such a pooler.
+    """
+
+    dsn: str
+    listen_dsn: str
+    statement_cache_size: int = 100
+    pool_size: int = 5
+    connect_timeout_seconds: float = 5
+    command_timeout_seconds: float = 10
+
+    async def connect(self, purpose: str, *, listen: bool = False) -> asyncpg.Connection:
+        """Opens one connection that belongs to nobody else."""
+        return await asyncpg.connect(
+            self.listen_dsn if listen else self.dsn,
+            timeout=self.connect_timeout_seconds,
+            command_timeout=self.command_timeout_seconds,
+            statement_cache_size=self.statement_cache_size,
+            server_settings={"application_name": f"draftgate {purpose}"},
+        )
+
+    def pool(self, purpose: str) -> "Pool":
+        """A pool that is opened by `async with`; take from it with `take`."""
+        return asyncpg.create_pool(
+            self.dsn,
+            min_size=0,
+            max_size=self.pool_size,
+            timeout=self.connect_timeout_seconds,
+            command_timeout=self.command_timeout_seconds,
+            statement_cache_size=self.statement_cache_size,
+            server_settings={"application_name": f"draftgate {purpose}"},
+        )
+
+
+@asynccontextmanager
+async def take(pool: "Pool", *, timeout_seconds: float = 10) -> AsyncIterator["Connection"]:
+    """A connection from the pool. Without a timeout `acquire` would wait for ever."""
+    async with pool.acquire(timeout=timeout_seconds) as conn:
+        yield conn
+
+
+@asynccontextmanager
+async def transaction(pool: "Pool") -> AsyncIterator["Connection"]:
+    """A connection in a transaction, READ COMMITTED whatever the server's default is."""
+    async with take(pool) as conn, conn.transaction(isolation="read_committed"):
+        yield conn

@@ -1,0 +1,136 @@
+"""Events: recorded once, interpreted once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from app.db.connect import Connection
+from app.model import Delivery, EventStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingEvent:
+    """A recorded event that has not been interpreted yet."""
+
+    id: int
+    dedupe_key: UUID
+    kind: str
+    body: bytes
+    occurred_at: datetime | None
+    received_at: datetime
+    attempts: int
+
+
+#: The unique constraint decides; the look-up before it keeps duplicates from writing anything at
+#: all, since an insert that conflicts still takes a number from the sequence.
+RECORD = """
+    insert into events
+        (source, dedupe_key, event_id, kind, occurred_at, headers, body, status, reason)
+    select source, dedupe_key, event_id, kind, occurred_at, headers, body,
+           case when defect is null then 'pending' else 'quarantined' end, defect
+      from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[], $6::text[],
+                  $7::bytea[], $8::text[])
+        as delivery (source, dedupe_key, event_id, kind, occurred_at, headers, body, defect)
+     where not exists (select from events as e
+                        where e.source = delivery.source and e.dedupe_key = delivery.dedupe_key)
+    on conflict (source, dedupe_key) do nothing
+    returning source, dedupe_key
+"""
+
+
+async def record(conn: Connection, batch: Sequence[Delivery]) -> set[tuple[str, UUID]]:
+    """Records what is new in the batch, and says what was: (source, dedupe key).
+
+    Ordered by key, so that two batches with the same deliveries can't wait for each other.
+    """
+    ordered = sorted(batch, key=lambda d: (d.source, d.dedupe_key.int))
+    rows = await conn.fetch(
+        RECORD,
+        [d.source for d in ordered],
+        [d.dedupe_key for d in ordered],
+        [d.event_id for d in ordered],
+        [d.kind for d in ordered],
+        [d.occurred_at for d in ordered],
+        [d.headers for d in ordered],
+        [d.body for d in ordered],
+        [d.defect for d in ordered],
+    )
+    return {(row["source"], row["dedupe_key"]) for row in rows}
+
+
+async def take(conn: Connection, *, limit: int) -> list[PendingEvent]:
+    """Locks the next pending events until the transaction ends; others skip them."""
+    rows = await conn.fetch(
+        """
+        select id, dedupe_key, kind, body, occurred_at, received_at, attempts
+          from events
+         where status = 'pending' and next_attempt_at <= app_now()
+         order by next_attempt_at, id
+         limit $1
+           for update skip locked
+        """,
+        limit,
+    )
+    return [PendingEvent(**row) for row in rows]
+
+
+async def retake(conn: Connection, event_id: int) -> PendingEvent | None:
+    """Locks one event until the transaction ends, if it is still pending."""
+    row = await conn.fetchrow(
+        """
+        select id, dedupe_key, kind, body, occurred_at, received_at, attempts
+          from events
+         where id = $1 and status = 'pending'
+           for update
+        """,
+        event_id,
+    )
+    return None if row is None else PendingEvent(**row)
+
+
+async def finish(conn: Connection, outcomes: Sequence[tuple[int, EventStatus, str]]) -> None:
+    """pending -> applied, ignored or failed, each with a reason for people."""
+    await conn.execute(
+        """
+        update events as e
+           set status = outcome.status, reason = outcome.reason
+          from unnest($1::bigint[], $2::text[], $3::text[]) as outcome (id, status, reason)
+         where e.id = outcome.id and e.status = 'pending'
+        """,
+        [event_id for event_id, _, _ in outcomes],
+        [status for _, status, _ in outcomes],
+        [reason for _, _, reason in outcomes],
+    )
+
+
+async def defer(
+    conn: Connection, event_id: int, *, delay: timedelta, reason: str | None, attempt: bool
+) -> None:
+    """Leaves the event pending until the delay is over; `attempt` counts it as a try."""
+    await conn.execute(
+        """
+        update events
+           set next_attempt_at = app_clock() + $2, reason = coalesce($3, reason),
+               attempts = attempts + $4::int
+         where id = $1 and status = 'pending'
+        """,
+        event_id,
+        delay,
+        reason,
+        int(attempt),
+    )
+
+
+async def replay(conn: Connection, event_id: int) -> bool:
+    """Any finished event -> pending, to be interpreted again by this version of the code."""
+    found = await conn.fetchval(
+        """
+        update events
+           set status = 'pending', reason = null, attempts = 0, next_attempt_at = app_clock()
+         where id = $1 and status <> 'pending'
+        returning id
+        """,
+        event_id,
+    )
+    return found is not None

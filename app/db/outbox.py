@@ -1,0 +1,116 @@
+"""The outbox: comments that are owed, claimed by a sender the way sessions are by a worker."""
+
+from datetime import timedelta
+
+from app.db.connect import Connection
+from app.model import Owed
+
+
+async def claim(conn: Connection, *, sender: str, lease: timedelta) -> Owed | None:
+    """pending -> sending for the next row that is due; one that is being claimed is passed by."""
+    row = await conn.fetchrow(
+        """
+        with next as materialized (
+            select id from outbox
+             where status = 'pending' and next_attempt_at <= app_now()
+             order by next_attempt_at, id
+             limit 1
+               for update skip locked
+        ), claimed as (
+            update outbox
+               set status = 'sending', claim_generation = claim_generation + 1, claimed_by = $1,
+                   claim_expires_at = app_clock() + $2, attempts = attempts + 1
+              from next
+             where outbox.id = next.id
+            returning outbox.*
+        )
+        select claimed.id, claimed.claim_generation as generation, key, workspace, sc_id, text,
+               claimed.attempts - 1 as attempts
+          from claimed join patch_sessions as session on session.id = claimed.session_id
+        """,
+        sender,
+        lease,
+    )
+    return None if row is None else Owed(**row)
+
+
+async def sent(conn: Connection, owed: Owed, *, comment_id: int) -> bool:
+    """sending -> sent; False if another sender has taken it since."""
+    return (
+        await conn.fetchval(
+            """
+            update outbox
+               set status = 'sent', claimed_by = null, claim_expires_at = null,
+                   comment_id = $3, sent_at = app_clock(), last_error = null
+             where id = $1 and claim_generation = $2 and status = 'sending'
+            returning id
+            """,
+            owed.id,
+            owed.generation,
+            comment_id,
+        )
+        is not None
+    )
+
+
+async def postpone(conn: Connection, owed: Owed, *, error: str, delay: timedelta) -> bool:
+    """sending -> pending, due after the delay; False if another sender has taken it since."""
+    return (
+        await conn.fetchval(
+            """
+            update outbox
+               set status = 'pending', claimed_by = null, claim_expires_at = null,
+                   last_error = $3, next_attempt_at = app_clock() + $4
+             where id = $1 and claim_generation = $2 and status = 'sending'
+            returning id
+            """,
+            owed.id,
+            owed.generation,
+            error,
+            delay,
+        )
+        is not None
+    )
+
+
+async def give_up(conn: Connection, owed: Owed, *, error: str) -> bool:
+    """sending -> failed, for an operator; False if another sender has taken it since."""
+    return (
+        await conn.fetchval(
+            """
+            update outbox
+               set status = 'failed', claimed_by = null, claim_expires_at = null, last_error = $3
+             where id = $1 and claim_generation = $2 and status = 'sending'
+            returning id
+            """,
+            owed.id,
+            owed.generation,
+            error,
+        )
+        is not None
+    )
+
+
+async def expire(conn: Connection, *, limit: int) -> int:
+    """sending -> pending where the sender's claim has run out: it may or may not have sent."""
+    count: int = await conn.fetchval(
+        """
+        with lapsed as materialized (
+            select id from outbox
+             where status = 'sending' and claim_expires_at <= app_now()
+             order by id
+             limit $1
+               for update skip locked
+        ), expired as (
+            update outbox
+               set status = 'pending', claimed_by = null, claim_expires_at = null,
+                   claim_generation = claim_generation + 1, next_attempt_at = app_clock()
+              from lapsed
+             where outbox.id = lapsed.id
+            returning outbox.id
+        )
+        select count(*) from expired
+        """,
+        limit,
+    )
+    return count

@@ -1,0 +1,221 @@
+"""Patch sessions: decided about under a row lock, in a short transaction; and looked at."""
+
+from collections.abc import Iterable, Sequence
+
+import asyncpg
+
+from app.db.connect import Connection
+from app.machine import Move, Status
+from app.model import Remark, Session
+
+
+async def lock(
+    conn: Connection, stories: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], Session]:
+    """Locks these stories and their sessions until the transaction ends.
+
+    The advisory lock serves stories that have no row yet; the row lock keeps the gate out. Both
+    are taken in one order by everybody, so that two transactions can't wait for each other.
+    """
+    ordered = sorted(set(stories))
+    workspaces, sc_ids = [w for w, _ in ordered], [n for _, n in ordered]
+    await conn.execute(
+        """
+        select pg_advisory_xact_lock(key)
+          from (select distinct hashtextextended(workspace || ' ' || sc_id, 0) as key
+                  from unnest($1::text[], $2::bigint[]) as story (workspace, sc_id)
+                 order by key) as keys
+        """,
+        workspaces,
+        sc_ids,
+    )
+    rows = await conn.fetch(
+        """
+        select * from patch_sessions
+         where (workspace, sc_id) in (select * from unnest($1::text[], $2::bigint[]))
+         order by id
+           for update
+        """,
+        workspaces,
+        sc_ids,
+    )
+    return {(row["workspace"], row["sc_id"]): _session(row) for row in rows}
+
+
+async def save(conn: Connection, session: Session) -> int:
+    """Writes what was decided about a locked story, and gives the session's id."""
+    session_id: int = await conn.fetchval(
+        """
+        insert into patch_sessions as session
+            (workspace, sc_id, status, decided_at, heard_at, title, app_url, description)
+        values ($1, $2, $3, $4, $5, $6, $7, $8)
+        on conflict (workspace, sc_id) do update
+           set status = excluded.status, decided_at = excluded.decided_at,
+               heard_at = excluded.heard_at, title = excluded.title, app_url = excluded.app_url,
+               description = excluded.description,
+               attempts = case when session.status = excluded.status
+                               then session.attempts else 0 end,
+               crashes = case when session.status = excluded.status
+                              then session.crashes else 0 end,
+               next_attempt_at = case when session.status = excluded.status
+                                      then session.next_attempt_at else app_clock() end,
+               updated_at = app_clock()
+        returning id
+        """,
+        session.workspace,
+        session.sc_id,
+        session.status,
+        session.decided_at,
+        session.heard_at,
+        session.title,
+        session.app_url,
+        session.description,
+    )
+    return session_id
+
+
+async def evict(conn: Connection, workspace: str, sc_id: int) -> None:
+    """asking, drafting -> closed: the claim is taken from its worker, which the next beat tells."""
+    await conn.execute(
+        """
+        update patch_sessions
+           set status = 'closed', prior_status = null, claim_token = null, claimed_by = null,
+               claimed_at = null, claim_expires_at = null, phase_ends_at = null,
+               claim_generation = claim_generation + 1, updated_at = app_clock()
+         where workspace = $1 and sc_id = $2 and status in ('asking', 'drafting')
+        """,
+        workspace,
+        sc_id,
+    )
+
+
+async def tell(
+    conn: Connection,
+    session_id: int,
+    moves: Sequence[tuple[Move, Status]],
+    *,
+    actor: str | None,
+    event_id: int | None,
+    reason: str,
+) -> None:
+    """Adds moves to the timeline."""
+    await conn.execute(
+        """
+        insert into timeline (session_id, move, status, generation, actor, event_id, reason)
+        select session.id, told.move, told.status, session.claim_generation, $4, $5, $6
+          from unnest($2::text[], $3::text[]) with ordinality as told (move, status, position)
+          join patch_sessions as session on session.id = $1
+         order by position
+        """,
+        session_id,
+        [move for move, _ in moves],
+        [status for _, status in moves],
+        actor,
+        event_id,
+        reason,
+    )
+
+
+async def remark(conn: Connection, session_id: int, remarks: Sequence[Remark]) -> None:
+    """Adds to the conversation; of two versions of one comment the newer one stays."""
+    await conn.executemany(
+        """
+        insert into conversation as said (session_id, comment_id, author, text, said_at, as_of)
+        values ($1, $2, $3, $4, $5, $6)
+        on conflict (session_id, comment_id) do update
+           set text = excluded.text, as_of = excluded.as_of,
+               said_at = least(said.said_at, excluded.said_at)
+         where excluded.as_of >= said.as_of
+        """,
+        [
+            (session_id, entry.comment_id, entry.author, entry.text, entry.said_at, entry.as_of)
+            for entry in remarks
+        ],
+    )
+
+
+async def conversation(conn: Connection, session_id: int) -> list[Remark]:
+    """What was said, oldest first, without what was deleted."""
+    rows = await conn.fetch(
+        """
+        select comment_id, author, text, said_at, as_of from conversation
+         where session_id = $1 and text is not null
+         order by said_at, comment_id
+        """,
+        session_id,
+    )
+    return [Remark(**row) for row in rows]
+
+
+async def latest_patch(conn: Connection, session_id: int) -> str | None:
+    """The patch of the newest draft, for a drafter that revises it."""
+    patch: str | None = await conn.fetchval(
+        "select patch from drafts where session_id = $1 order by revision desc limit 1",
+        session_id,
+    )
+    return patch
+
+
+async def retry(conn: Connection, session_id: int, *, actor: str) -> bool:
+    """failed -> clarified with fresh budgets, now; the generation only ever grows."""
+    return (
+        await conn.fetchval(
+            """
+            with retried as (
+                update patch_sessions
+                   set status = 'clarified', attempts = 0, crashes = 0,
+                       claim_generation = claim_generation + 1, next_attempt_at = app_clock(),
+                       updated_at = app_clock()
+                 where id = $1 and status = 'failed'
+                returning *
+            ), told as (
+                insert into timeline (session_id, move, status, generation, actor)
+                select id, 'retry', status, claim_generation, $2 from retried
+            )
+            select id from retried
+            """,
+            session_id,
+            actor,
+        )
+        is not None
+    )
+
+
+async def take_away(conn: Connection, session_id: int, *, actor: str) -> bool:
+    """asking, drafting -> the prior status, by an operator; its worker has lost the claim."""
+    return (
+        await conn.fetchval(
+            """
+            with released as (
+                update patch_sessions
+                   set status = prior_status, prior_status = null, claim_token = null,
+                       claimed_by = null, claimed_at = null, claim_expires_at = null,
+                       phase_ends_at = null, claim_generation = claim_generation + 1,
+                       next_attempt_at = app_clock(), updated_at = app_clock()
+                 where id = $1 and status in ('asking', 'drafting')
+                returning *
+            ), told as (
+                insert into timeline (session_id, move, status, generation, actor)
+                select id, 'release', status, claim_generation, $2 from released
+            )
+            select id from released
+            """,
+            session_id,
+            actor,
+        )
+        is not None
+    )
+
+
+def _session(row: asyncpg.Record) -> Session:
+    return Session(
+        workspace=row["workspace"],
+        sc_id=row["sc_id"],
+        status=Status(row["status"]),
+        decided_at=row["decided_at"],
+        heard_at=row["heard_at"],
+        title=row["title"],
+        app_url=row["app_url"],
+        description=row["description"],
+        worked=row["claim_generation"] > 0,
+    )

@@ -1,0 +1,269 @@
+"""Decides what a fact does to a session. No I/O: session, fact and rules in, a decision out."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from app.machine import TRANSITIONS, Move, Status
+from app.model import Decision, Fact, FactKind, Remark, Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What opens a session and whom we ignore; from the settings.
+
+    Attributes:
+        bot: our own member id; what it did is never reacted to.
+    """
+
+    label: str | None = None
+    owner: str | None = None
+    state: str | None = None
+    assigned: bool = True
+    mentioned: bool = True
+    bot: str | None = None
+
+
+def decide(
+    session: Session | None,
+    facts: Sequence[Fact],
+    rules: Rules,
+    *,
+    about: Collection[Fact] | None = None,
+) -> Decision:
+    """What these facts, oldest first, do to the session.
+
+    The reason speaks of the facts in `about` alone, by default of all.
+    """
+    total = Decision(session=session, reason="nothing about a story")
+    story = _Text()
+    reasons: dict[str, None] = {}
+    for fact in facts:
+        story = story.after(fact)
+        step = _step(total.session, fact, story, rules)
+        if about is None or fact in about:
+            reasons[step.reason] = None
+            total = replace(total, applied=total.applied or step.applied)
+        total = replace(
+            total,
+            session=step.session,
+            moves=total.moves + step.moves,
+            remarks=total.remarks + step.remarks,
+        )
+    return replace(total, reason="; ".join(reasons) or total.reason)
+
+
+def hangs_on_the_past(session: Session | None, decision: Decision, facts: Sequence[Fact]) -> bool:
+    """Whether the order of arrival could matter for what was decided.
+
+    Then all that is recorded of the story is decided anew from nothing, in its own order, so
+    that any order of arrival ends the same. Once a worker has acted, the past is closed.
+    """
+    if session is None:
+        return decision.session is not None
+    return not session.worked and any(fact.occurred_at <= session.heard_at for fact in facts)
+
+
+def _step(session: Session | None, fact: Fact, story: "_Text", rules: Rules) -> Decision:
+    if fact.actor is not None and fact.actor == rules.bot:
+        return _ignored(session, "our own change")
+    if session is None:
+        if not _opens(fact, rules):
+            return _ignored(None, _why_not(fact, rules))
+        return _opened(fact, story)
+    heard = replace(_describe(session, fact), heard_at=max(session.heard_at, fact.occurred_at))
+    if fact.comment_id is not None and session.status is not Status.CLOSED:
+        return _comment(heard, fact, late=fact.occurred_at < session.heard_at)
+    return _control(heard, fact, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """What has been said of a story so far."""
+
+    title: str | None = None
+    description: str | None = None
+    app_url: str | None = None
+
+    def after(self, fact: Fact) -> "_Text":
+        return _Text(
+            fact.title or self.title,
+            fact.value if _describes(fact) else self.description,
+            fact.app_url or self.app_url,
+        )
+
+    def put_into(self, session: Session) -> Session:
+        return replace(
+            session, title=self.title, description=self.description, app_url=self.app_url
+        )
+
+
+_ENDINGS = {
+    FactKind.ARCHIVED: "the story was archived",
+    FactKind.DELETED: "the story was deleted",
+    FactKind.COMPLETED: "the story was completed",
+}
+_COMMANDS = {
+    "/draft": (Move.CLEAR, "asked to draft"),
+    "/retry": (Move.RETRY, "asked to try again"),
+    "/revise": (Move.REVISE, "asked to revise the draft"),
+    "/stop": (Move.CLOSE, "asked to stop"),
+}
+
+
+def _opens(fact: Fact, rules: Rules) -> bool:
+    match fact.kind:
+        case FactKind.LABEL_ADDED:
+            return _is_label(fact, rules)
+        case FactKind.OWNER_ADDED:
+            return fact.value is not None and fact.value == rules.owner
+        case FactKind.STATE_ENTERED:
+            return bool(rules.state) and rules.state in (fact.value, fact.value_id)
+        case FactKind.ASSIGNED:
+            return rules.assigned
+        case FactKind.MENTIONED:
+            return rules.mentioned
+        case _:
+            return False
+
+
+def _closes(fact: Fact, rules: Rules) -> str | None:
+    if fact.kind in _ENDINGS:
+        return _ENDINGS[fact.kind]
+    if fact.kind is FactKind.LABEL_REMOVED and _is_label(fact, rules):
+        return "the label was removed"
+    if fact.kind is FactKind.OWNER_REMOVED and fact.value in {rules.owner, rules.bot} - {None}:
+        return "the owner was removed"
+    return None
+
+
+def _is_label(fact: Fact, rules: Rules) -> bool:
+    if not rules.label:
+        return False
+    # Shortcut treats label names as equal whatever their case.
+    return fact.value is not None and fact.value.casefold() == rules.label.casefold()
+
+
+def _opened(fact: Fact, story: _Text) -> Decision:
+    session = Session(
+        workspace=fact.workspace,
+        sc_id=fact.sc_id,
+        status=Status.OPENED,
+        decided_at=fact.occurred_at,
+        heard_at=fact.occurred_at,
+    )
+    return _reopened(story.put_into(session), fact)
+
+
+def _reopened(session: Session, fact: Fact) -> Decision:
+    session = replace(session, status=Status.OPENED, decided_at=fact.occurred_at)
+    # A mention in a comment is both: it opens a session, and its words may ask for a draft.
+    asked = _command(fact) == _COMMANDS["/draft"]
+    opened = _go_on(session, ((Move.OPEN, Status.OPENED),), asked=asked)
+    return replace(opened, remarks=_remarks(fact))
+
+
+def _control(session: Session, fact: Fact, rules: Rules) -> Decision:
+    closing = _closes(fact, rules)
+    opening = _opens(fact, rules)
+    if (closing or opening) and session.worked and fact.occurred_at < session.decided_at:
+        return _ignored(session, "older than the last decision")
+    if closing:
+        return _moved(session, fact, Move.CLOSE, closing)
+    if opening and session.status is Status.CLOSED:
+        return _reopened(session, fact)
+    if opening or session.status is Status.CLOSED:
+        return _ignored(session, f"the session is {session.status}")
+    if _describes(fact):
+        return _go_on(session, ())
+    return _ignored(session, "changes nothing that matters here")
+
+
+def _comment(session: Session, fact: Fact, *, late: bool) -> Decision:
+    """Every comment joins the conversation; a new one's words may also move the session."""
+    added = Decision(session=session, reason="added to the conversation")
+    if fact.kind in (FactKind.COMMENTED, FactKind.MENTIONED) and not late:
+        added = _spoken(session, fact) or added
+    return replace(added, remarks=_remarks(fact), applied=True)
+
+
+def _spoken(session: Session, fact: Fact) -> Decision | None:
+    command = _command(fact)
+    if command is not None:
+        return _moved(session, fact, *command)
+    if session.status is Status.CLARIFYING:
+        return _go_on(*_made(session, fact, Move.ANSWER))
+    if session.status is Status.DRAFTED and fact.parent_comment_id is not None:
+        return _moved(session, fact, Move.REVISE, "a reply to the draft")
+    return None
+
+
+def _command(fact: Fact) -> tuple[Move, str] | None:
+    """The first command in a comment: the first word of a line."""
+    lines = (fact.value or "").splitlines() if fact.comment_id is not None else []
+    words = (line.split(maxsplit=1)[0].lower() for line in lines if line.strip())
+    return next((_COMMANDS[word] for word in words if word in _COMMANDS), None)
+
+
+def _remarks(fact: Fact) -> tuple[Remark, ...]:
+    if fact.comment_id is None:
+        return ()
+    remark = Remark(
+        comment_id=fact.comment_id,
+        author=fact.actor,
+        text=None if fact.kind is FactKind.COMMENT_DELETED else fact.value,
+        said_at=fact.occurred_at,
+        as_of=fact.occurred_at,
+    )
+    return (remark,)
+
+
+def _describes(fact: Fact) -> bool:
+    return fact.kind in (FactKind.CREATED, FactKind.DESCRIBED) and fact.value is not None
+
+
+def _describe(session: Session, fact: Fact) -> Session:
+    """Takes title, link and description from the fact; from a late one only what is missing."""
+    known = _Text(session.title, session.description, session.app_url)
+    told = known.after(fact)
+    if fact.occurred_at < session.heard_at:
+        told = _Text(
+            known.title or told.title,
+            told.description if known.description is None else known.description,
+            known.app_url or told.app_url,
+        )
+    return told.put_into(session)
+
+
+def _made(
+    session: Session, fact: Fact, move: Move
+) -> tuple[Session, tuple[tuple[Move, Status], ...]]:
+    status = TRANSITIONS[session.status][move]
+    return replace(session, status=status, decided_at=fact.occurred_at), ((move, status),)
+
+
+def _moved(session: Session, fact: Fact, move: Move, reason: str) -> Decision:
+    if move not in TRANSITIONS[session.status]:
+        return _ignored(session, f"{reason}, but the session is {session.status}")
+    after, moves = _made(session, fact, move)
+    return Decision(session=after, moves=moves, reason=reason, applied=True)
+
+
+def _go_on(
+    session: Session, moves: tuple[tuple[Move, Status], ...], *, asked: bool = False
+) -> Decision:
+    """With no questions to ask, a session goes on as soon as its story has any text."""
+    if session.status is Status.OPENED and (asked or session.title or session.description):
+        session = replace(session, status=Status.CLARIFIED)
+        moves = (*moves, (Move.CLEAR, Status.CLARIFIED))
+    said = ", then ".join(f"{move} to {status}" for move, status in moves)
+    return Decision(session=session, moves=moves, reason=said or "noted", applied=True)
+
+
+def _ignored(session: Session | None, reason: str) -> Decision:
+    return Decision(session=session, reason=reason)
+
+
+def _why_not(fact: Fact, rules: Rules) -> str:
+    if fact.kind is FactKind.LABEL_ADDED:
+        return f"the label is not {rules.label!r}" if rules.label else "no label opens a session"
+    return f"{fact.kind.replace('_', ' ')}, which opens no session"

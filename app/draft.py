@@ -1,0 +1,233 @@
+"""Work under a claim: clarify and draft. Outside any transaction; each ends in one statement."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Protocol
+from uuid import uuid4
+
+import structlog
+
+from app import words
+from app.claims import End, Heart, Held, acquire, backoff
+from app.db import gate, sessions
+from app.db.connect import DATABASE_ERRORS, Connection, Pool, take
+from app.db.gate import Bid, Comment
+from app.errors import DrafterError, DraftgateError, ShortcutError, ShortcutRefused
+from app.machine import Phase
+from app.model import Claim, Draft, Remark, Story
+from app.shortcut.client import ShortcutClient
+from app.wake import Bell
+
+#: The statement that ends a claim; False when the claim was lost before.
+Ending = Callable[[Connection], Awaitable[bool]]
+Work = Callable[[Claim], Coroutine[Any, Any, Ending]]
+
+#: Beyond the drafter's own limit: for reading the story, setting up, and cleaning up.
+PHASE_SLACK = timedelta(seconds=120)
+END_PAUSE_SECONDS = 0.5
+
+log = structlog.get_logger(__name__)
+
+
+class Drafter(Protocol):
+    """Whatever makes a draft. Raises DrafterError; cleans up when it is cancelled."""
+
+    async def draft(
+        self,
+        claim: Claim,
+        story: Story,
+        *,
+        conversation: Sequence[Remark],
+        previous_patch: str | None,
+    ) -> Draft: ...
+
+
+class _StoryGone(DraftgateError):
+    """The story is archived, completed or deleted: there is nothing to draft for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long things may take, and how often they may go wrong."""
+
+    lease: timedelta
+    drafter_timeout: timedelta
+    max_attempts: int
+    max_crashes: int
+    retry_base: timedelta
+    retry_longest: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """Claims sessions and does their work, one at a time for each caller of its ticks.
+
+    Attributes:
+        endings: a pool that only the ends of claims use, so that they never wait for work.
+        cut_off: set when the process must go and running work is to be given back.
+    """
+
+    worker: str
+    pool: Pool
+    endings: Pool
+    heart: Heart
+    drafter: Drafter
+    shortcut: ShortcutClient | None
+    bell: Bell
+    limits: Limits
+    cut_off: asyncio.Event
+
+    async def clarify_tick(self) -> bool:
+        """opened -> asking -> clarified for the next opened session; True if there was one."""
+        return await self._tick(Phase.CLARIFY, self._clarify)
+
+    async def draft_tick(self) -> bool:
+        """clarified -> drafting -> drafted for the next session; True if there was one."""
+        return await self._tick(Phase.DRAFT, self._draft)
+
+    async def expire_tick(self) -> bool:
+        """Takes claims back that have run out; True if there were any."""
+        limits = self.limits
+        async with take(self.endings) as conn:
+            expired = await gate.expire(
+                conn,
+                limit=100,
+                max_crashes=limits.max_crashes,
+                delay=limits.retry_base,
+                error="the worker stopped responding",
+                text=words.crash(limits.max_crashes),
+            )
+        for row in expired:
+            log.warning("claim.expired", session=row["id"], story=row["sc_id"], to=row["status"])
+        if expired:
+            self.bell.ring()
+        return bool(expired)
+
+    async def _tick(self, phase: Phase, work: Work) -> bool:
+        asked_at = time.monotonic()
+        claim = await acquire(self.pool, phase, self._bid())
+        if claim is None:
+            return False
+        with structlog.contextvars.bound_contextvars(
+            session=claim.session_id, generation=claim.generation, story=claim.sc_id
+        ):
+            log.info("claim.won", phase=phase, attempt=claim.attempt)
+            async with self.heart.hold(claim, asked_at=asked_at, cut_off=self.cut_off) as held:
+                ending = await self._work(held, claim, work)
+                if ending is not None:
+                    await self._end(claim, ending)
+        self.bell.ring()
+        return True
+
+    def _bid(self) -> Bid:
+        return Bid(
+            token=uuid4(),
+            worker=self.worker,
+            lease=self.limits.lease,
+            phase_limit=self.limits.drafter_timeout + PHASE_SLACK,
+        )
+
+    async def _work(self, held: Held, claim: Claim, work: Work) -> Ending | None:
+        """Runs the work and gives the statement that ends the claim; None if it is lost."""
+        try:
+            result = await held.run(work(claim))
+        except _StoryGone as gone:
+            return partial(gate.abandon, claim=claim, reason=str(gone))
+        except ShortcutError as error:
+            return self._release(claim, words.problem(error), failed=False)
+        except DrafterError as error:
+            return self._failed(claim, words.problem(error))
+        except DATABASE_ERRORS as error:
+            return self._release(claim, f"the database: {type(error).__name__}", failed=False)
+        except Exception as error:
+            log.exception("work.broke")
+            return self._failed(claim, f"an error of ours: {type(error).__name__}")
+        if result is End.LOST:
+            return None
+        if result is End.CUT_OFF:
+            return self._release(claim, "interrupted by a shutdown", failed=False)
+        return result
+
+    async def _end(self, claim: Claim, ending: Ending) -> None:
+        """Carries out the ending, again while the database doesn't answer: it is idempotent."""
+        give_up_at = time.monotonic() + self.limits.lease.total_seconds()
+        while True:
+            try:
+                async with take(self.endings) as conn:
+                    done = await ending(conn)
+                log.info("claim.ended" if done else "claim.lost_at_the_end")
+                return
+            except DATABASE_ERRORS as error:
+                log.warning("claim.end_unanswered", error=type(error).__name__)
+                if time.monotonic() > give_up_at:
+                    return  # The lease runs out, and another worker takes over.
+            await asyncio.sleep(END_PAUSE_SECONDS)
+
+    def _failed(self, claim: Claim, error: str) -> Ending:
+        if claim.phase is Phase.CLARIFY or claim.attempt < self.limits.max_attempts:
+            return self._release(claim, error, failed=True)
+        text = words.failure(claim.attempt, error)
+        comment = Comment(key=_key("failure", claim), kind="failure", text=text)
+        return partial(gate.fail, claim=claim, error=error, comment=comment)
+
+    def _release(self, claim: Claim, error: str, *, failed: bool) -> Ending:
+        delay = timedelta(0)
+        if not self.cut_off.is_set():
+            limits = self.limits
+            delay = backoff(claim.attempt, base=limits.retry_base, longest=limits.retry_longest)
+        return partial(gate.release, claim=claim, error=error, delay=delay, failed=failed)
+
+    async def _clarify(self, claim: Claim) -> Ending:
+        story = await self._story(claim)
+        if not story.title.strip() and not story.description.strip():
+            raise DrafterError("the story has no text yet")
+        return partial(gate.clear, claim=claim, story=story)
+
+    async def _draft(self, claim: Claim) -> Ending:
+        story = await self._story(claim)
+        async with take(self.pool) as conn:
+            conversation = await sessions.conversation(conn, claim.session_id)
+            previous = await sessions.latest_patch(conn, claim.session_id)
+        draft = await self.drafter.draft(
+            claim, story, conversation=conversation, previous_patch=previous
+        )
+        return partial(_hand_back, claim=claim, draft=draft)
+
+    async def _story(self, claim: Claim) -> Story:
+        """The story as it is now; as the deliveries told it where there is no API token."""
+        if self.shortcut is None:
+            title, description = claim.title or "", claim.description or ""
+            return Story(
+                sc_id=claim.sc_id, title=title, description=description, app_url=claim.app_url
+            )
+        try:
+            story = await self.shortcut.story(claim.sc_id)
+        except ShortcutRefused as refused:
+            if refused.status == HTTPStatus.NOT_FOUND:
+                raise _StoryGone("the story no longer exists") from None
+            raise
+        if story.archived or story.completed:
+            raise _StoryGone("the story is archived" if story.archived else "the story is done")
+        return story
+
+
+async def _hand_back(conn: Connection, claim: Claim, draft: Draft) -> bool:
+    if draft.questions:
+        text = words.questions(draft)
+        comment = Comment(key=_key("questions", claim), kind="questions", text=text)
+        return await gate.question(conn, claim, draft, comment=comment)
+    comment = Comment(key=_key("draft", claim), kind="draft", text=words.draft(claim, draft))
+    completed = await gate.complete(conn, claim, draft, comment=comment)
+    if not completed:
+        await gate.keep_late_result(conn, claim, draft)
+    return completed
+
+
+def _key(kind: str, claim: Claim) -> str:
+    """The marker of what a claim owes: no other claim, anywhere, has the same."""
+    return f"draftgate:{kind}:{claim.token}:g{claim.generation}"

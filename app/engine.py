@@ -1,0 +1,74 @@
+"""The worker's loops: each calls one tick for as long as there is work, then waits for a ring."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from app.apply import Applier
+from app.db.connect import DATABASE_ERRORS
+from app.draft import Workshop
+from app.outbox import Sender
+from app.wake import Bell
+
+Tick = Callable[[], Awaitable[bool]]
+
+#: After the database failed a tick: so long a pause keeps an outage from filling the log.
+OUTAGE_PAUSE_SECONDS = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Runs a worker's loops until it is told to stop.
+
+    Attributes:
+        stopping: set when nothing new is to be begun.
+        slots: how many drafts are made at a time.
+    """
+
+    applier: Applier
+    workshop: Workshop
+    sender: Sender | None
+    bell: Bell
+    stopping: asyncio.Event
+    slots: int
+    poll_seconds: float
+
+    async def run(self) -> None:
+        """Returns when all loops have come to rest; a loop that breaks ends them all."""
+        ticks: list[Tick] = [
+            self.applier.tick,
+            self.workshop.expire_tick,
+            self.workshop.clarify_tick,
+            *[self.workshop.draft_tick] * self.slots,
+        ]
+        if self.sender is not None:
+            ticks += [self.sender.tick, self.sender.expire_tick]
+        async with asyncio.TaskGroup() as loops:
+            for tick in ticks:
+                loops.create_task(self._loop(tick))
+
+    async def _loop(self, tick: Tick) -> None:
+        ring = self.bell.waiter()
+        while not self.stopping.is_set():
+            # Cleared before looking, so that what comes in while looking is seen too.
+            ring.clear()
+            try:
+                busy = await tick()
+            except DATABASE_ERRORS as error:
+                log.warning("tick.failed", tick=tick.__name__, error=type(error).__name__)
+                await self._pause(OUTAGE_PAUSE_SECONDS, self.stopping)
+                continue
+            if not busy:
+                await self._pause(self.poll_seconds * random.uniform(0.8, 1), ring)
+
+    async def _pause(self, seconds: float, until: asyncio.Event) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await until.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,269 @@
+"""Wiring: settings to a running process. Decides nothing."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from uuid import uuid4
+
+import structlog
+import uvicorn
+
+from app.apply import Applier
+from app.claims import Heart
+from app.db.connect import DATABASE_ERRORS, Database, Pool, take
+from app.decide import Rules
+from app.draft import Limits, Workshop
+from app.drafters.command import CommandDrafter, allowed_environment
+from app.engine import Engine
+from app.errors import DraftgateError, SettingsError, ShortcutError
+from app.migrate import require_latest
+from app.outbox import Sender
+from app.record import Recorder
+from app.settings import Settings
+from app.shortcut.client import ShortcutClient
+from app.wake import Bell
+from app.web import create_app
+
+#: Longer than any proxy in front keeps an idle connection, or it may reuse one just closed.
+KEEP_ALIVE_SECONDS = 75
+#: After the grace: for killing drafters and giving their claims back.
+LAST_SECONDS = 10
+
+log = structlog.get_logger(__name__)
+
+
+class Role(StrEnum):
+    """What a process does."""
+
+    RECEIVER = "receiver"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """How a process comes to its end: first nothing new is begun, then what runs is cut off."""
+
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    cut_off: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def signalled(self) -> None:
+        """The first signal drains; a second one ends the process at once."""
+        if self.stopping.is_set():
+            # Drafters die with the process, and their claims expire.
+            os._exit(1)
+        log.info("process.stopping")
+        self.stopping.set()
+
+
+class Server(uvicorn.Server):
+    """uvicorn without signal handlers of its own: the whole process is stopped, not just HTTP."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def run(
+    settings: Settings,
+    dsn: str,
+    roles: Collection[Role],
+    sockets: Sequence[socket.socket],
+    shutdown: Shutdown | None = None,
+) -> None:
+    """Runs a process in these roles until it is told to stop.
+
+    `dsn` is the setting's, or that of the embedded server. Raises DraftgateError if it can't
+    start, and whatever ended a loop that must not end.
+    """
+    shutdown = shutdown or Shutdown()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, shutdown.signalled)
+    database = _database(settings, dsn)
+    async with database.pool("work") as pool:
+        await _require_schema(pool)
+        bell = Bell(database)
+        recorder = _recorder(settings, database, bell) if Role.RECEIVER in roles else None
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(bell.send())]
+            if recorder is not None:
+                background.append(tasks.create_task(recorder.run()))
+            work = [tasks.create_task(_serve_http(settings, pool, recorder, sockets, shutdown))]
+            if Role.WORKER in roles:
+                background.append(tasks.create_task(bell.listen()))
+                work.append(tasks.create_task(_work(settings, database, pool, bell, shutdown)))
+            log.info("process.started", roles=sorted(roles), pid=os.getpid())
+            await asyncio.wait(work)
+            for task in background:
+                task.cancel()
+    log.info("process.stopped")
+
+
+def _database(settings: Settings, dsn: str) -> Database:
+    listen = settings.listen_database_url
+    return Database(
+        dsn=dsn,
+        listen_dsn=listen.get_secret_value() if listen else dsn,
+        statement_cache_size=settings.database_statement_cache,
+        pool_size=settings.database_pool_size,
+    )
+
+
+async def _require_schema(pool: Pool) -> None:
+    try:
+        async with take(pool) as conn:
+            await require_latest(conn)
+    except DATABASE_ERRORS as error:
+        raise DraftgateError(f"the database can't be reached: {type(error).__name__}") from None
+
+
+def _recorder(settings: Settings, database: Database, bell: Bell) -> Recorder:
+    if not settings.secrets:
+        raise SettingsError("DRAFTGATE_SHORTCUT_SECRETS is not set: no delivery could be trusted")
+    return Recorder(
+        database,
+        bell,
+        queue_limit=settings.queue_limit,
+        commit_timeout_seconds=settings.commit_timeout_seconds,
+    )
+
+
+async def _serve_http(
+    settings: Settings,
+    pool: Pool,
+    recorder: Recorder | None,
+    sockets: Sequence[socket.socket],
+    shutdown: Shutdown,
+) -> None:
+    if not sockets:
+        await shutdown.stopping.wait()
+        return
+    app = create_app(settings, pool=pool, recorder=recorder, draining=shutdown.stopping.is_set)
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=int(settings.shutdown_grace_seconds),
+    )
+    server = Server(config)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.serve(sockets=list(sockets)))
+        await shutdown.stopping.wait()
+        server.should_exit = True
+
+
+async def _work(
+    settings: Settings, database: Database, pool: Pool, bell: Bell, shutdown: Shutdown
+) -> None:
+    async with asyncio.TaskGroup() as tasks, engine(settings, database, pool, bell, shutdown) as it:
+        running = tasks.create_task(it.run())
+        await shutdown.stopping.wait()
+        bell.ring()  # Loops that wait for work see at once that there will be none.
+        await asyncio.wait([running], timeout=settings.shutdown_grace_seconds)
+        shutdown.cut_off.set()
+        await asyncio.wait([running], timeout=LAST_SECONDS)
+        if not running.done():
+            log.error("process.gave_up_waiting")
+            os._exit(1)
+
+
+@asynccontextmanager
+async def engine(
+    settings: Settings, database: Database, pool: Pool, bell: Bell, shutdown: Shutdown
+) -> AsyncIterator[Engine]:
+    """A worker's loops with all they need; what they need is closed when the block ends."""
+    heart = Heart(database, lease=settings.lease, interval=settings.heartbeat)
+    heart.start()
+    try:
+        async with database.pool("endings") as endings, _shortcut(settings) as shortcut:
+            name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+            workshop = Workshop(
+                worker=name,
+                pool=pool,
+                endings=endings,
+                heart=heart,
+                drafter=_drafter(settings),
+                shortcut=shortcut,
+                bell=bell,
+                limits=_limits(settings),
+                cut_off=shutdown.cut_off,
+            )
+            rules = await _rules(settings, shortcut)
+            sender = Sender(name=name, pool=pool, shortcut=shortcut) if shortcut else None
+            yield Engine(
+                applier=Applier(pool, rules, settings.shortcut_workspace, shortcut, bell),
+                workshop=workshop,
+                sender=sender,
+                bell=bell,
+                stopping=shutdown.stopping,
+                slots=settings.worker_slots if settings.drafter_command else 0,
+                poll_seconds=settings.poll_seconds,
+            )
+    finally:
+        heart.stop()
+
+
+@asynccontextmanager
+async def _shortcut(settings: Settings) -> AsyncIterator[ShortcutClient | None]:
+    if settings.shortcut_api_token is None:
+        log.warning("shortcut.no_token", effect="stories are not read, comments not posted")
+        yield None
+        return
+    token = settings.shortcut_api_token.get_secret_value()
+    async with ShortcutClient(settings.shortcut_api_url, token) as client:
+        yield client
+
+
+def _drafter(settings: Settings) -> CommandDrafter:
+    if not settings.drafter_command:
+        log.warning("drafter.not_set", effect="clarified sessions wait")
+    return CommandDrafter(
+        command=settings.drafter_command,
+        repository=settings.repository,
+        base_ref=settings.base_ref,
+        state_dir=settings.state_dir,
+        timeout_seconds=settings.drafter_timeout_seconds,
+        environment=allowed_environment(os.environ, settings.drafter_environment),
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        lease=settings.lease,
+        drafter_timeout=timedelta(seconds=settings.drafter_timeout_seconds),
+        max_attempts=settings.max_attempts,
+        max_crashes=settings.max_crashes,
+        retry_base=timedelta(seconds=settings.retry_base_seconds),
+        retry_longest=timedelta(seconds=settings.retry_max_seconds),
+    )
+
+
+async def _rules(settings: Settings, shortcut: ShortcutClient | None) -> Rules:
+    bot = settings.bot_member_id
+    if bot is None and shortcut is not None:
+        try:
+            bot = await shortcut.member_id()
+        except ShortcutError as error:
+            # Without it our own comments would come back to us as somebody's.
+            raise DraftgateError(
+                f"the API does not say who we are ({error}): set DRAFTGATE_BOT_MEMBER_ID"
+            ) from None
+    return Rules(
+        label=settings.trigger_label or None,
+        owner=settings.trigger_owner,
+        state=settings.trigger_state,
+        assigned=settings.trigger_assigned,
+        mentioned=settings.trigger_mentioned,
+        bot=bot,
+    )

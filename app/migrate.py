@@ -1,0 +1,61 @@
+"""Brings the database's schema to this version, and says whether it is there."""
+
+from pathlib import Path
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from app.errors import SchemaError
+
+MIGRATIONS = Path(__file__).parent.parent / "migrations"
+#: Any constant: all processes that migrate take the same advisory lock.
+LOCK = 0x0D4AF76A7E
+
+
+def latest() -> str:
+    """The revision that this version of the code needs."""
+    head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
+    assert head is not None
+    return head
+
+
+async def migrate(dsn: str) -> None:
+    """Applies what is missing, in one transaction; many processes may do so at once.
+
+    Goes to PostgreSQL directly: `dsn` must not lead through a transaction pooler.
+    """
+    engine = create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=lambda: asyncpg.connect(dsn, timeout=10),
+        poolclass=NullPool,
+    )
+    try:
+        async with engine.begin() as connection:
+            # Held to the end of the transaction, so a killed migrator leaves nothing behind.
+            await connection.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+            await connection.run_sync(_upgrade)
+    finally:
+        await engine.dispose()
+
+
+def _upgrade(connection: Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+async def require_latest(conn: asyncpg.Connection) -> None:
+    """Raises SchemaError unless the schema is exactly this version's."""
+    if await conn.fetchval("select to_regclass('alembic_version')") is None:
+        raise SchemaError("the database has no schema yet: run `draftgate migrate`")
+    found = await conn.fetchval("select version_num from alembic_version")
+    if found != latest():
+        raise SchemaError(
+            f"the schema is at {found}, this version needs {latest()}: run `draftgate migrate`"
+        )

@@ -1,0 +1,104 @@
+"""Group commit: deliveries that wait at the same moment are recorded by one INSERT."""
+
+import asyncio
+from collections import deque
+
+import asyncpg
+import structlog
+
+from app.db import events
+from app.db.connect import DATABASE_ERRORS, Database
+from app.errors import Unrecorded
+from app.model import Delivery
+from app.wake import Bell
+
+#: Most deliveries, and about most bytes, that one statement takes.
+BATCH_ROWS = 256
+BATCH_BYTES = 4 * 1024 * 1024
+RECONNECT_SECONDS = 0.2
+
+log = structlog.get_logger(__name__)
+
+Waiting = tuple[Delivery, "asyncio.Future[bool]"]
+
+
+class Recorder:
+    """Commits deliveries, in batches that are simply whatever waits when the last one is done."""
+
+    def __init__(
+        self, database: Database, bell: Bell, *, queue_limit: int, commit_timeout_seconds: float
+    ) -> None:
+        self._database = database
+        self._bell = bell
+        self._queue_limit = queue_limit
+        self._commit_timeout_seconds = commit_timeout_seconds
+        self._waiting: deque[Waiting] = deque()
+        self._arrived = asyncio.Event()
+
+    async def record(self, delivery: Delivery) -> bool:
+        """Returns once the delivery is committed: True if it is new, False for a duplicate.
+
+        Raises Unrecorded when too many wait already, or when it can't be committed in time.
+        """
+        if len(self._waiting) >= self._queue_limit:
+            raise Unrecorded("too many deliveries are waiting to be recorded")
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((delivery, done))
+        self._arrived.set()
+        try:
+            async with asyncio.timeout(self._commit_timeout_seconds):
+                return await done
+        except TimeoutError:
+            raise Unrecorded("the database did not commit in time") from None
+
+    async def run(self) -> None:
+        """Records what arrives, for ever."""
+        conn: asyncpg.Connection[asyncpg.Record] | None = None
+        while True:
+            await self._arrived.wait()
+            batch = self._next_batch()
+            if not batch:
+                continue
+            try:
+                if conn is None or conn.is_closed():
+                    conn = await self._database.connect("door")
+                await self._commit(conn, batch)
+            except DATABASE_ERRORS as error:
+                log.warning("record.failed", error=type(error).__name__, deliveries=len(batch))
+                _refuse(batch)
+                if conn is not None:
+                    conn.terminate()
+                conn = None
+                await asyncio.sleep(RECONNECT_SECONDS)
+
+    def _next_batch(self) -> list[Waiting]:
+        batch: list[Waiting] = []
+        size = 0
+        while self._waiting and len(batch) < BATCH_ROWS and size < BATCH_BYTES:
+            delivery, done = self._waiting.popleft()
+            if not done.done():  # Its sender may have gone, or been told to come back.
+                batch.append((delivery, done))
+                size += len(delivery.body)
+        if not self._waiting:
+            self._arrived.clear()
+        return batch
+
+    async def _commit(
+        self, conn: "asyncpg.Connection[asyncpg.Record]", batch: list[Waiting]
+    ) -> None:
+        distinct = {(d.source, d.dedupe_key): d for d, _ in batch}
+        new = await events.record(conn, list(distinct.values()))
+        if new:
+            self._bell.ring()
+        for delivery, done in batch:
+            key = (delivery.source, delivery.dedupe_key)
+            if not done.done():
+                done.set_result(key in new)
+            # Of several copies in one batch, the first is the new one.
+            new.discard(key)
+
+
+def _refuse(batch: list[Waiting]) -> None:
+    for _, done in batch:
+        if not done.done():
+            done.set_exception(Unrecorded("the database is not available"))

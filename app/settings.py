@@ -1,0 +1,225 @@
+"""All settings: read once, when a command starts, from the environment, a `.env`, or files."""
+
+import os
+import shlex
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from app.errors import SettingsError
+
+PREFIX = "DRAFTGATE_"
+MIN_SECRET_BYTES = 16
+
+Seconds = Annotated[float, Field(gt=0, le=86_400 * 7)]
+
+
+class Settings(BaseSettings):
+    """Every setting, its default and its meaning; the README's table is checked against it."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, hide_input_in_errors=True
+    )
+
+    # PostgreSQL
+    database_url: SecretStr | None = Field(
+        None, description="PostgreSQL DSN. Unset: an embedded PostgreSQL under the state directory"
+    )
+    listen_database_url: SecretStr | None = Field(
+        None, description="Direct DSN for LISTEN, when the first one goes through a pooler"
+    )
+    database_statement_cache: Annotated[int, Field(ge=0)] = Field(
+        100, description="Prepared statements kept per connection; 0 behind a transaction pooler"
+    )
+    database_pool_size: Annotated[int, Field(ge=2, le=100)] = Field(
+        5, description="Connections per process for work; the door and heartbeats have their own"
+    )
+    state_dir: Path = Field(
+        Path(".draftgate"), description="Embedded database, git mirrors and worktrees"
+    )
+
+    # Shortcut
+    shortcut_secrets: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        (),
+        description="Webhook secrets, comma separated, 16 bytes or more each; several to rotate",
+    )
+    shortcut_workspace: str = Field(
+        "shortcut", min_length=1, description="Workspace of v1 deliveries, which do not name it"
+    )
+    shortcut_api_url: str = Field(
+        "https://api.app.shortcut.com/api/v3", description="Base of the REST API, version 3"
+    )
+    shortcut_api_token: SecretStr | None = Field(
+        None, description="REST API token. Unset: stories are not read, comments not posted"
+    )
+    bot_member_id: str | None = Field(
+        None, description="Our own member id. Unset: asked from the API at start"
+    )
+
+    # What opens a session
+    trigger_label: str = Field("patch", description="Label that opens a session; empty: none")
+    trigger_owner: str | None = Field(
+        None, description="Member id that opens a session when it becomes an owner"
+    )
+    trigger_state: str | None = Field(
+        None, description="Workflow state, by name or id, that opens a session when entered"
+    )
+    trigger_assigned: bool = Field(True, description="Open when the agent is assigned (v2)")
+    trigger_mentioned: bool = Field(True, description="Open when the agent is mentioned (v2)")
+
+    # Drafting
+    drafter_command: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Drafter, as shell-like words; no shell runs it"
+    )
+    drafter_timeout_seconds: Seconds = Field(1800, description="Longest that one run may take")
+    drafter_environment: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Further variables that the drafter may see, comma separated"
+    )
+    repository: str | None = Field(
+        None, description="Path or URL of the git repository that is drafted against"
+    )
+    base_ref: str = Field("HEAD", description="Branch, tag or commit that drafts start from")
+    worker_slots: Annotated[int, Field(ge=1, le=64)] = Field(
+        2, description="Drafters that one worker process runs at a time"
+    )
+    lease_seconds: Seconds = Field(60, description="How long a claim lasts without a heartbeat")
+    heartbeat_seconds: Seconds | None = Field(
+        None, description="Heartbeat interval; at most, and by default, a third of the lease"
+    )
+    max_attempts: Annotated[int, Field(ge=1, le=100)] = Field(
+        5, description="Failed attempts before a session is `failed`"
+    )
+    max_crashes: Annotated[int, Field(ge=1, le=100)] = Field(
+        3, description="Expired claims before a session is `failed`"
+    )
+    retry_base_seconds: Seconds = Field(10, description="Backoff after the first failed attempt")
+    retry_max_seconds: Seconds = Field(600, description="Longest backoff")
+    poll_seconds: Seconds = Field(1, description="Longest wait for work when no wake-up arrives")
+
+    # The door
+    body_limit_bytes: Annotated[int, Field(ge=1024)] = Field(
+        2 * 1024 * 1024, description="Largest delivery"
+    )
+    body_timeout_seconds: Seconds = Field(30, description="Longest that a body may take to arrive")
+    commit_timeout_seconds: Seconds = Field(
+        10, description="Longest wait for the commit before the answer is 503"
+    )
+    queue_limit: Annotated[int, Field(ge=1)] = Field(
+        2000, description="Deliveries that may wait for a commit before the answer is 503"
+    )
+
+    # The process
+    shutdown_grace_seconds: Seconds = Field(
+        30, description="How long running drafters may finish after SIGTERM"
+    )
+    log_format: str = Field("json", pattern="^(json|console)$", description="`json` or `console`")
+    log_level: str = Field(
+        "info", pattern="^(debug|info|warning|error)$", description="Least level that is logged"
+    )
+
+    @field_validator("shortcut_secrets", mode="before")
+    @classmethod
+    def _split_secrets(cls, value: Any) -> Any:
+        return _split(value, "a secret is empty") if isinstance(value, str) else value
+
+    @field_validator("shortcut_secrets")
+    @classmethod
+    def _long_secrets(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        if any(len(s.get_secret_value().encode()) < MIN_SECRET_BYTES for s in value):
+            raise ValueError(f"a secret is shorter than {MIN_SECRET_BYTES} bytes")
+        return value
+
+    @field_validator("drafter_command", mode="before")
+    @classmethod
+    def _split_command(cls, value: Any) -> Any:
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @field_validator("drafter_environment", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        return _split(value, "a name is empty") if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _heartbeat_within_a_third(self) -> Self:
+        if self.heartbeat_seconds is not None and self.heartbeat_seconds > self.lease_seconds / 3:
+            raise ValueError("heartbeat_seconds is more than a third of lease_seconds")
+        return self
+
+    @property
+    def lease(self) -> timedelta:
+        return timedelta(seconds=self.lease_seconds)
+
+    @property
+    def heartbeat(self) -> timedelta:
+        return timedelta(seconds=self.heartbeat_seconds or self.lease_seconds / 3)
+
+    @property
+    def secrets(self) -> tuple[bytes, ...]:
+        return tuple(s.get_secret_value().encode() for s in self.shortcut_secrets)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, SecretFiles(settings_cls), dotenv_settings
+
+
+class SecretFiles(PydanticBaseSettingsSource):
+    """Reads a secret from the file that `DRAFTGATE_<NAME>_FILE` names, as containers mount them."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        path = os.environ.get(f"{PREFIX}{field_name.upper()}_FILE")
+        if not path or "SecretStr" not in str(field.annotation):
+            return None, field_name, False
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        text = ",".join(lines) if field_name == "shortcut_secrets" else "".join(lines)
+        return text.strip(), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        found = {
+            name: self.get_field_value(field, name)[0]
+            for name, field in self.settings_cls.model_fields.items()
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _split(text: str, complaint: str) -> tuple[str, ...]:
+    if not text.strip():
+        return ()
+    parts = tuple(part.strip() for part in text.split(","))
+    if not all(parts):
+        raise ValueError(complaint)
+    return parts
+
+
+def load(**overrides: Any) -> Settings:
+    """Reads the settings.
+
+    Raises:
+        SettingsError: one line that names each wrong setting, never its value.
+    """
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        faults = [
+            f"{PREFIX}{str(fault['loc'][0]).upper()}: {fault['msg']}"
+            if fault["loc"]
+            else fault["msg"]
+            for fault in error.errors(include_url=False, include_context=False, include_input=False)
+        ]
+        raise SettingsError("; ".join(faults)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"a secret's file can't be read: {error}") from None

@@ -1,0 +1,94 @@
+"""Wake-ups: NOTIFY makes the loops quick; that they also poll is what makes them right."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+import structlog
+
+from app.db.connect import DATABASE_ERRORS, Connection, Database
+
+CHANNEL = "draftgate"
+#: Between two NOTIFYs, since each takes a lock that all commits on the server share.
+PAUSE_SECONDS = 0.02
+#: How often a listener makes sure that the server still knows of it.
+CHECK_SECONDS = 10.0
+RECONNECT_SECONDS = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class Bell:
+    """Tells this process's loops, and by NOTIFY those of others, that there may be work.
+
+    Rings are coalesced; a ring that is lost costs a poll interval and nothing else.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._rung = asyncio.Event()
+        self._waiters: list[asyncio.Event] = []
+
+    def ring(self) -> None:
+        """Says that there is work, here and to other processes."""
+        self._wake()
+        self._rung.set()
+
+    def waiter(self) -> asyncio.Event:
+        """An event for one loop, which clears it before it looks, so that no ring is missed."""
+        waiter = asyncio.Event()
+        self._waiters.append(waiter)
+        return waiter
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            waiter.set()
+
+    async def send(self) -> None:
+        """Passes rings on to other processes, for ever."""
+        await _keep_connected(self._database, "bell", self._send)
+
+    async def listen(self) -> None:
+        """Takes rings from other processes, for ever."""
+        await _keep_connected(self._database, "listener", self._listen)
+
+    async def _send(self, conn: Connection) -> None:
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            await conn.execute("select pg_notify($1, '')", CHANNEL)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _listen(self, conn: Connection) -> None:
+        await conn.add_listener(CHANNEL, lambda *_: self._wake())
+        # Whatever was missed while there was no connection is found now.
+        self._wake()
+        while await _is_registered(conn):  # noqa: ASYNC110 - the server is asked
+            await asyncio.sleep(CHECK_SECONDS)
+        log.warning("listener.not_registered", hint="LISTEN needs a connection without a pooler")
+        await asyncio.sleep(CHECK_SECONDS)
+
+
+async def _is_registered(conn: Connection) -> bool:
+    """Whether the server would notify this very session: behind a pooler it may be another's."""
+    registered: bool = await conn.fetchval(
+        "select exists (select from pg_listening_channels() as channel where channel = $1)",
+        CHANNEL,
+    )
+    return registered
+
+
+async def _keep_connected(
+    database: Database, purpose: str, use: Callable[[Connection], Awaitable[None]]
+) -> None:
+    while True:
+        conn: asyncpg.Connection[asyncpg.Record] | None = None
+        try:
+            conn = await database.connect(purpose, listen=purpose == "listener")
+            await use(conn)
+        except DATABASE_ERRORS as error:
+            log.warning(f"{purpose}.disconnected", error=type(error).__name__)
+        finally:
+            if conn is not None:
+                conn.terminate()
+        await asyncio.sleep(RECONNECT_SECONDS)

@@ -1,0 +1,47 @@
+"""The HTTP application: the door in front, FastAPI behind it."""
+
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from app import health
+from app.db.connect import Pool
+from app.errors import Rejected
+from app.problems import problem
+from app.receive import Door
+from app.record import Recorder
+from app.settings import Settings
+
+VERSION = "0.1.0"
+
+
+def create_app(
+    settings: Settings, *, pool: Pool, recorder: Recorder | None, draining: Callable[[], bool]
+) -> Door | FastAPI:
+    """The whole application; without a recorder this process receives no deliveries."""
+    api = FastAPI(title="Draftgate", version=VERSION, redirect_slashes=False)
+    api.include_router(health.router(pool, draining))
+    api.add_exception_handler(HTTPException, _http_problem)
+    api.add_exception_handler(RequestValidationError, _validation_problem)
+    if recorder is None:
+        return api
+    return Door(
+        api,
+        recorder,
+        secrets={"shortcut": settings.secrets},
+        body_limit_bytes=settings.body_limit_bytes,
+        body_timeout_seconds=settings.body_timeout_seconds,
+    )
+
+
+async def _http_problem(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
+    return problem(Rejected(error.status_code, code, str(error.detail)), headers=error.headers)
+
+
+async def _validation_problem(_: Request, error: Exception) -> JSONResponse:
+    return problem(Rejected(422, "parameters-invalid", "A parameter can't be used as it was sent."))
