@@ -21,7 +21,7 @@ from app.decide import Rules
 from app.draft import Limits, Workshop
 from app.drafters.command import CommandDrafter, allowed_environment
 from app.engine import Engine
-from app.errors import DraftgateError, SettingsError, ShortcutError
+from app.errors import DraftgateError, SettingsError, ShortcutError, ShortcutUnavailable
 from app.migrate import require_latest
 from app.outbox import Sender
 from app.record import Recorder
@@ -34,6 +34,7 @@ from app.web import create_app
 KEEP_ALIVE_SECONDS = 75
 #: After the grace: for killing drafters and giving their claims back.
 LAST_SECONDS = 10
+MEMBER_ID_PAUSE_SECONDS = 5
 
 log = structlog.get_logger(__name__)
 
@@ -252,13 +253,7 @@ def _limits(settings: Settings) -> Limits:
 async def _rules(settings: Settings, shortcut: ShortcutClient | None) -> Rules:
     bot = settings.bot_member_id
     if bot is None and shortcut is not None:
-        try:
-            bot = await shortcut.member_id()
-        except ShortcutError as error:
-            # Without it our own comments would come back to us as somebody's.
-            raise DraftgateError(
-                f"the API does not say who we are ({error}): set DRAFTGATE_BOT_MEMBER_ID"
-            ) from None
+        bot = await _own_member_id(shortcut)
     return Rules(
         label=settings.trigger_label or None,
         owner=settings.trigger_owner,
@@ -267,3 +262,15 @@ async def _rules(settings: Settings, shortcut: ShortcutClient | None) -> Rules:
         mentioned=settings.trigger_mentioned,
         bot=bot,
     )
+
+
+async def _own_member_id(shortcut: ShortcutClient) -> str:
+    """Who we are; without knowing it our own comments would come back as somebody's."""
+    while True:
+        try:
+            return await shortcut.member_id()
+        except ShortcutUnavailable as error:
+            log.warning("shortcut.unavailable", error=str(error), waiting_for="our member id")
+            await asyncio.sleep(MEMBER_ID_PAUSE_SECONDS)
+        except ShortcutError as error:
+            raise DraftgateError(f"the API does not say who we are: {error}") from None

@@ -6,10 +6,12 @@ import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection as AlchemyConnection
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from app.db.connect import Connection
 from app.errors import SchemaError
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
@@ -43,14 +45,14 @@ async def migrate(dsn: str) -> None:
         await engine.dispose()
 
 
-def _upgrade(connection: Connection) -> None:
+def _upgrade(connection: AlchemyConnection) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
 
 
-async def require_latest(conn: asyncpg.Connection) -> None:
+async def require_latest(conn: Connection) -> None:
     """Raises SchemaError unless the schema is exactly this version's."""
     if await conn.fetchval("select to_regclass('alembic_version')") is None:
         raise SchemaError("the database has no schema yet: run `draftgate migrate`")

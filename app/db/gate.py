@@ -42,16 +42,21 @@ class Comment:
     text: str
 
 
+# The lock is waited for first, so that the lease is stamped when it was won. Then the expected
+# state in the WHERE decides.
 CLAIM_KNOWN = """
-    with claimed as (
-        update patch_sessions
+    with known as materialized (
+        select id from patch_sessions where workspace = $1 and sc_id = $2 for update
+    ), claimed as (
+        update patch_sessions as session
            set status = 'drafting', prior_status = status, claim_token = $3,
                claim_generation = claim_generation + 1, claimed_by = $4, claimed_at = app_clock(),
                claim_expires_at = app_clock() + $5, phase_ends_at = app_clock() + $6,
                updated_at = app_clock()
-         where workspace = $1 and sc_id = $2
+          from known
+         where session.id = known.id
            and status = 'clarified' and next_attempt_at <= app_now()
-        returning *
+        returning session.*
     ), told as (
         insert into timeline (session_id, move, status, generation, actor)
         select id, 'claim', status, claim_generation, claimed_by from claimed
@@ -289,7 +294,7 @@ async def expire(
                    prior_status = null, claim_token = null, claimed_by = null, claimed_at = null,
                    claim_expires_at = null, phase_ends_at = null,
                    claim_generation = claim_generation + 1, crashes = crashes + 1,
-                   last_error = $4, next_attempt_at = app_clock() + $3 * power(2, crashes),
+                   last_error = $4, next_attempt_at = app_clock() + $3::interval * power(2, crashes),
                    updated_at = app_clock()
               from lapsed
              where session.id = lapsed.id

@@ -1,0 +1,126 @@
+"""What all commands share: settings, the database, tables, errors."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeVar
+
+import asyncpg
+import uvloop
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from app import logs
+from app.db.connect import DATABASE_ERRORS
+from app.embedded import postgres
+from app.errors import DraftgateError, SchemaError, SettingsError
+from app.migrate import require_latest
+from app.settings import Settings, load
+
+T = TypeVar("T")
+
+#: Exit codes, as README.md lists them.
+FAILED, WRONG_SETTING, WRONG_SCHEMA = 1, 2, 3
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def errors_as_exit_codes() -> Iterator[None]:
+    """An error is one line on stderr and an exit code, never a traceback."""
+    try:
+        yield
+    except SettingsError as error:
+        fail(str(error), WRONG_SETTING)
+    except SchemaError as error:
+        fail(str(error), WRONG_SCHEMA)
+    except DraftgateError as error:
+        fail(str(error), FAILED)
+    except DATABASE_ERRORS as error:
+        fail(f"the database: {type(error).__name__}", FAILED)
+
+
+def fail(message: str, code: int = FAILED) -> None:
+    """Says what is wrong and exits."""
+    err.print(f"draftgate: {escape(message)}", soft_wrap=True)
+    sys.exit(code)
+
+
+def settings_and_logs(**overrides: Any) -> Settings:
+    """The settings, with logging set up by them."""
+    settings = load(**overrides)
+    logs.configure(log_format=settings.log_format, level=settings.log_level)
+    return settings
+
+
+@contextmanager
+def dsn_of(settings: Settings) -> Iterator[str]:
+    """The DSN: the setting's, or that of the embedded server, which runs while the block does."""
+    if settings.database_url is not None:
+        yield settings.database_url.get_secret_value()
+    else:
+        with postgres(settings.state_dir) as dsn:
+            yield dsn
+
+
+def run(main: Awaitable[T]) -> T:
+    """Runs it on uvloop."""
+
+    async def waited() -> T:
+        return await main
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(waited())
+
+
+def ask_database(question: Callable[[asyncpg.Connection[asyncpg.Record]], Awaitable[T]]) -> T:
+    """Opens one connection, asks, and closes it."""
+    settings = load()
+
+    async def asked(dsn: str) -> T:
+        conn = await asyncpg.connect(dsn, timeout=5, command_timeout=30, statement_cache_size=0)
+        try:
+            await require_latest(conn)
+            return await question(conn)
+        finally:
+            await conn.close()
+
+    with dsn_of(settings) as dsn:
+        return run(asked(dsn))
+
+
+def print_json(value: object) -> None:
+    """One JSON document on one line."""
+    sys.stdout.write(json.dumps(value, default=_plain, ensure_ascii=True) + "\n")
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """A table for people; what the rows hold is untrusted text."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column.replace("_", " "))
+    for row in rows:
+        table.add_row(*(escape(readable(row[column])) for column in columns))
+    out.print(table)
+
+
+def readable(value: object) -> str:
+    """A value as a person reads it, on one line, without control characters."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return "".join(c if c.isprintable() else " " for c in str(value))[:200]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return str(value)

@@ -1,0 +1,176 @@
+"""`draftgate sessions` and `draftgate events`: what there is, and a hand on it."""
+
+import getpass
+import json
+from typing import Annotated, Any
+
+import asyncpg
+import typer
+from rich.markup import escape
+
+from app.cli.common import (
+    ask_database,
+    errors_as_exit_codes,
+    fail,
+    out,
+    print_json,
+    print_table,
+    readable,
+)
+from app.db import events as event_table
+from app.db import look
+from app.db import sessions as session_table
+from app.machine import Status
+from app.model import EventStatus
+
+Conn = asyncpg.Connection[asyncpg.Record]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, one document on one line.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")]
+Story = Annotated[int, typer.Argument(metavar="STORY", min=1, help="The story's number.")]
+Workspace = Annotated[
+    str | None, typer.Option(help="Where several workspaces have a story of this number.")
+]
+EventNumber = Annotated[int, typer.Argument(metavar="EVENT", min=1, max=2**63 - 1)]
+
+sessions = typer.Typer(no_args_is_help=True, help="Patch sessions, one per story.")
+events = typer.Typer(no_args_is_help=True, help="Recorded events.")
+
+
+@sessions.command("list")
+def list_sessions(
+    status: Annotated[Status | None, typer.Option(help="Only these.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Sessions, the last moved first."""
+    with errors_as_exit_codes():
+        rows = ask_database(lambda conn: look.sessions(conn, status=status, limit=limit))
+        if as_json:
+            print_json(rows)
+        else:
+            columns = ("sc_id", "status", "revision", "attempts", "claimed_by", "updated_at")
+            print_table(rows, (*columns, "title", "last_error"))
+
+
+@sessions.command("show")
+def show_session(story: Story, workspace: Workspace = None, as_json: AsJson = False) -> None:
+    """One session with its timeline and its drafts."""
+
+    async def everything(conn: Conn) -> dict[str, Any]:
+        row = await _session(conn, story, workspace)
+        return {
+            **row,
+            "timeline": await look.timeline(conn, row["id"]),
+            "drafts": await look.drafts(conn, row["id"]),
+        }
+
+    with errors_as_exit_codes():
+        found = ask_database(everything)
+        if as_json:
+            print_json(found)
+            return
+        _print_fields({k: v for k, v in found.items() if not isinstance(v, list)})
+        out.print()
+        print_table(
+            found["timeline"], ("at", "move", "status", "generation", "actor", "event_id", "reason")
+        )
+        for draft in found["drafts"]:
+            out.print(f"\n[bold]Draft {draft['revision']}[/] {escape(draft['summary'])}")
+            out.print(escape(draft["patch"]), soft_wrap=True)
+
+
+@sessions.command("retry")
+def retry_session(story: Story, workspace: Workspace = None, yes: Yes = False) -> None:
+    """failed -> clarified: try again with fresh budgets."""
+    _act(story, workspace, yes, "have it drafted again", session_table.retry, "is not failed")
+
+
+@sessions.command("release")
+def release_session(story: Story, workspace: Workspace = None, yes: Yes = False) -> None:
+    """Take the session from its worker, whose result will count for nothing."""
+    does = "take it from its worker and have another one start over"
+    _act(story, workspace, yes, does, session_table.take_away, "is not owned by a worker")
+
+
+@events.command("list")
+def list_events(
+    status: Annotated[EventStatus | None, typer.Option(help="Only these.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Events, the newest first, each with its outcome and reason."""
+    with errors_as_exit_codes():
+        rows = ask_database(lambda conn: look.events(conn, status=status, limit=limit))
+        if as_json:
+            print_json(rows)
+        else:
+            print_table(rows, ("id", "kind", "status", "reason", "received_at", "event_id"))
+
+
+@events.command("show")
+def show_event(event: EventNumber, as_json: AsJson = False) -> None:
+    """One event with the bytes that were signed."""
+    with errors_as_exit_codes():
+        row = ask_database(lambda conn: look.event(conn, event))
+        if row is None:
+            fail(f"there is no event {event}")
+        elif as_json:
+            print_json(row)
+        else:
+            body = row.pop("body")
+            _print_fields(row)
+            out.print()
+            out.print(escape(_pretty(body)), soft_wrap=True)
+
+
+@events.command("replay")
+def replay_event(event: EventNumber, yes: Yes = False) -> None:
+    """Interpret an event again, as if it had just come in."""
+    with errors_as_exit_codes():
+        row = ask_database(lambda conn: look.event(conn, event))
+        if row is None:
+            fail(f"there is no event {event}")
+            return
+        said = f"Event {event} was {row['status']}: {row['reason']}. It will be interpreted again."
+        out.print(escape(readable(said)))
+        if yes or typer.confirm("Go on?"):
+            replayed = ask_database(lambda conn: event_table.replay(conn, event))
+            out.print("It is pending." if replayed else "It was pending already.")
+
+
+def _act(
+    story: int, workspace: str | None, yes: bool, does: str, action: Any, otherwise: str
+) -> None:
+    with errors_as_exit_codes():
+        row = ask_database(lambda conn: _session(conn, story, workspace))
+        out.print(escape(readable(f"sc-{story} is {row['status']}: {does}.")))
+        if not (yes or typer.confirm("Go on?")):
+            return
+        actor = f"operator {getpass.getuser()}"
+        if not ask_database(lambda conn: action(conn, row["id"], actor=actor)):
+            fail(f"sc-{story} {otherwise}; nothing was changed")
+        out.print("Done.")
+
+
+async def _session(conn: Conn, story: int, workspace: str | None) -> dict[str, Any]:
+    rows = await look.session(conn, story, workspace=workspace)
+    if not rows:
+        fail(f"there is no session for story {story}")
+    if len(rows) > 1:
+        fail(f"several workspaces have a story {story}: say which with --workspace")
+    return rows[0]
+
+
+def _print_fields(row: dict[str, Any]) -> None:
+    width = max(map(len, row))
+    for name, value in row.items():
+        out.print(f"[bold]{name:<{width}}[/]  {escape(readable(value))}", soft_wrap=True)
+
+
+def _pretty(body: bytes) -> str:
+    try:
+        text = json.dumps(json.loads(body), indent=2)
+    except (ValueError, RecursionError):
+        text = body.decode(errors="backslashreplace")
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)

@@ -1,0 +1,109 @@
+"""The commands that run something: `serve`, `worker`, `migrate`."""
+
+import asyncio
+import signal
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app import main
+from app import migrate as migrations
+from app.cli.common import (
+    dsn_of,
+    errors_as_exit_codes,
+    out,
+    run,
+    settings_and_logs,
+)
+from app.errors import SettingsError
+from app.main import LAST_SECONDS, Role
+from app.processes import Child, die_with_parent, supervise
+from app.settings import Settings
+
+BACKLOG = 2048
+
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")]
+
+
+def serve(
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    uds: Annotated[Path | None, typer.Option(help="Listen on a Unix socket instead.")] = None,
+    role: Annotated[
+        list[Role] | None, typer.Option(help="What to do, repeatable. Without it: everything.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, max=64, help="Processes to run.")] = 1,
+    migrate: Annotated[bool, typer.Option("--migrate", help="Migrate the schema first.")] = False,
+    fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Receive deliveries and work on them."""
+    with errors_as_exit_codes():
+        settings = settings_and_logs()
+        die_with_parent()
+        roles = set(role or Role)
+        with dsn_of(settings) as dsn, _listening(host, port, uds, fd) as listener:
+            if migrate:
+                run(migrations.migrate(dsn))
+            if processes == 1:
+                run(main.run(settings, dsn, roles, [listener]))
+            else:
+                run(_serve_many(settings, dsn, roles, listener, processes))
+
+
+def worker(
+    migrate: Annotated[bool, typer.Option("--migrate", help="Migrate the schema first.")] = False,
+) -> None:
+    """Work on sessions, without listening on any port."""
+    with errors_as_exit_codes():
+        settings = settings_and_logs()
+        die_with_parent()
+        with dsn_of(settings) as dsn:
+            if migrate:
+                run(migrations.migrate(dsn))
+            run(main.run(settings, dsn, {Role.WORKER}, []))
+
+
+def migrate() -> None:
+    """Bring the database's schema to this version."""
+    with errors_as_exit_codes():
+        settings = settings_and_logs()
+        with dsn_of(settings) as dsn:
+            run(migrations.migrate(dsn))
+        out.print(f"The schema is at {migrations.latest()}.")
+
+
+async def _serve_many(
+    settings: Settings, dsn: str, roles: set[Role], listener: socket.socket, processes: int
+) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    chosen = [word for role in sorted(roles) for word in ("--role", role)]
+    child = Child(
+        arguments=["serve", "--fd", str(listener.fileno()), *chosen],
+        fds=[listener.fileno()],
+        environment={"DRAFTGATE_DATABASE_URL": dsn},
+    )
+    seconds = settings.shutdown_grace_seconds + 2 * LAST_SECONDS
+    await supervise([child] * processes, stopping, seconds=seconds)
+
+
+def _listening(host: str, port: int, uds: Path | None, fd: int | None) -> socket.socket:
+    """The socket, bound before anything starts, so that a taken port is one clear line."""
+    if fd is not None:
+        return socket.socket(fileno=fd)
+    try:
+        if uds is not None:
+            uds.unlink(missing_ok=True)
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(str(uds))
+            uds.chmod(0o666)
+            listener.listen(BACKLOG)
+            return listener
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise SettingsError(f"can't listen on {uds or f'{host}:{port}'}: {error}") from None

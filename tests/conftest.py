@@ -1,0 +1,129 @@
+"""Real PostgreSQL for every test: one server, a migrated template, a clone for each test."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from app.db.connect import Connection, Database, Pool
+from app.embedded import postgres
+from app.migrate import migrate
+from tests.ladder import Ladder
+from tests.ladder import ladder as make_ladder
+
+#: Tests want speed and lose nothing by a crash of the machine.
+FAST = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=300"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The DSN of a server's maintenance database; shared by all test processes of a run."""
+    given = os.environ.get("DRAFTGATE_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
+    home = Path(tempfile.gettempdir()) / f"draftgate-tests-{run}"
+    with postgres(home, options=FAST) as dsn:
+        yield dsn
+    if not (home / "postgres" / "postmaster.pid").exists():
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def with_name(dsn: str, name: str) -> str:
+    """The same server, another database."""
+    before, _, query = dsn.partition("?")
+    return f"{before.rpartition('/')[0]}/{name}?{query}"
+
+
+@pytest.fixture(scope="session")
+def template(server: str) -> Iterator[str]:
+    """The name of a migrated database that nobody is connected to."""
+    name = f"template_{uuid4().hex}"
+
+    async def make() -> None:
+        await _admin(server, f'create database "{name}"')
+        await migrate(with_name(server, name))
+
+    asyncio.run(make())
+    yield name
+    asyncio.run(_admin(server, f'drop database "{name}" with (force)'))
+
+
+@pytest.fixture
+async def dsn(server: str, template: str) -> AsyncIterator[str]:
+    """The DSN of a fresh, migrated database of the test's own."""
+    name = f"test_{uuid4().hex}"
+    await _admin(server, f'create database "{name}" template "{template}"')
+    yield with_name(server, name)
+    await _admin(server, f'drop database "{name}" with (force)')
+
+
+async def _admin(server: str, statement: str) -> None:
+    conn = await asyncpg.connect(server)
+    try:
+        await conn.execute(statement)
+    finally:
+        await conn.close()
+
+
+@pytest.fixture
+def database(dsn: str) -> Database:
+    """The fresh database, as the service is told of it."""
+    return Database(dsn=dsn, listen_dsn=dsn)
+
+
+@pytest.fixture
+async def pool(database: Database) -> AsyncIterator[Pool]:
+    """A pool on the fresh database."""
+    async with database.pool("test") as pool:
+        yield pool
+
+
+@pytest.fixture
+async def connect(database: Database) -> AsyncIterator[Callable[[], "asyncio.Future[Connection]"]]:
+    """Opens independent connections, which are closed when the test ends."""
+    opened: list[asyncpg.Connection[asyncpg.Record]] = []
+
+    async def open_one() -> Connection:
+        conn = await database.connect("test")
+        opened.append(conn)
+        return conn
+
+    yield open_one
+    for conn in opened:
+        conn.terminate()
+
+
+@pytest.fixture
+async def conn(connect: Callable[[], "asyncio.Future[Connection]"]) -> Connection:
+    """One connection of the test's own."""
+    return await connect()
+
+
+@pytest.fixture
+def require_tool() -> Callable[[str], str]:
+    """The path of a program; without it the test skips here, and fails where all is required."""
+
+    def find(name: str) -> str:
+        path = shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+        if path is None:
+            missing = f"{name} is not installed"
+            if os.environ.get("DRAFTGATE_REQUIRE_TOOLS") == "1":
+                pytest.fail(missing)
+            pytest.skip(missing)
+        return path
+
+    return find
+
+
+@pytest.fixture
+def ladder(database: Database, pool: Pool, conn: Connection) -> Ladder:
+    """Brings sessions to where a test begins."""
+    return make_ladder(database, pool, conn)
