@@ -1,0 +1,295 @@
+"""Reads stories from Shortcut's REST API, version 3, and comments on them."""
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Self
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import SecretStr
+
+from app.errors import SettingsError, ShortcutRefused, ShortcutUnavailable
+from app.model import Story
+from app.shortcut.values import clean, link, mapping, mappings, number, text
+
+#: What one call may take from its first byte to its last, in seconds.
+DEADLINE_SECONDS = 10.0
+#: The largest answer that is read, in bytes.
+MAX_ANSWER_BYTES = 5 * 1024 * 1024
+#: The longest comment that version 3 takes, from its OpenAPI description.
+MAX_COMMENT_CHARS = 100_000
+#: The longest wait that an answer can ask of us, in seconds.
+MAX_RETRY_AFTER_SECONDS = 300.0
+
+_CUT = "\n\n*This comment was cut: it was longer than Shortcut takes.*"
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
+# With each of these the request never left; after any other failure it may have arrived.
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_LATER = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+
+
+class ShortcutClient:
+    """A connection pool to one workspace's API; one per process, closed by `async with`.
+
+    Every method raises `ShortcutUnavailable` where trying later may help, and `ShortcutRefused`
+    where it will not, which is a 4xx or a redirect. Methods that say so give None for a 404.
+    Calls, limits and fields are those of https://developer.shortcut.com/api/rest/v3.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        token: str,
+        *,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        """Raises SettingsError for an address or a token that can't be used."""
+        self._base = _checked_base(base_url)
+        if not re.fullmatch("[!-~]+", token):
+            raise SettingsError("the Shortcut API token holds characters that no token has")
+        self._token = SecretStr(token)
+        self._deadline_seconds = deadline_seconds
+        self._max_answer_bytes = max_answer_bytes
+        # Half: so that waiting for a connection ends as what it is, a request never sent.
+        waits = httpx.Timeout(
+            deadline_seconds, connect=deadline_seconds / 2, pool=deadline_seconds / 2
+        )
+        # A proxy from the environment would see the token; a redirect would turn POST into GET.
+        self._http = httpx.AsyncClient(timeout=waits, trust_env=False, follow_redirects=False)
+        for chatty in ("httpx", "httpcore"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def story(self, sc_id: int) -> Story:
+        """The story as it is now; a story that is gone is a ShortcutRefused with status 404."""
+        found = mapping(await self._ask("GET", f"/stories/{sc_id}"))
+        title = text(found.get("name"))
+        if number(found.get("id")) != sc_id or title is None:
+            raise ShortcutUnavailable("Shortcut answered with something that is no story")
+        return Story(
+            sc_id=sc_id,
+            title=title,
+            description=text(found.get("description")) or "",
+            story_type=text(found.get("story_type")) or "feature",
+            app_url=link(found.get("app_url")),
+            labels=_texts(found.get("labels"), "name"),
+            tasks=_texts(found.get("tasks"), "description"),
+            links=_links(found.get("external_links")),
+            archived=found.get("archived") is True,
+            completed=found.get("completed") is True,
+        )
+
+    async def comment_text(self, sc_id: int, comment_id: int) -> str | None:
+        """What a comment says now; None if it or its story is gone."""
+        found = await self._find(f"/stories/{sc_id}/comments/{comment_id}")
+        if found is None or found.get("deleted") is True:
+            return None
+        return text(found.get("text"))
+
+    async def label_name(self, label_id: int) -> str | None:
+        """A label's name; None if there is no such label."""
+        found = await self._find(f"/labels/{label_id}")
+        return None if found is None else _required(found.get("name"), "label")
+
+    async def state_name(self, state_id: int) -> str | None:
+        """The name of a workflow state; None if no workflow has it."""
+        for workflow in _rows(await self._ask("GET", "/workflows"), "workflows"):
+            for state in mappings(workflow.get("states")):
+                if number(state.get("id")) == state_id:
+                    return _required(state.get("name"), "workflow state")
+        return None
+
+    async def find_comment(self, sc_id: int, external_id: str) -> int | None:
+        """The id of the story's comment with our marker; None if it has none, or a deleted one."""
+        path = f"/stories/{sc_id}/comments"
+        for comment in _rows(await self._ask("GET", path), "comments"):
+            if comment.get("external_id") == external_id and comment.get("deleted") is not True:
+                return _comment_id(comment, uncertain=False)
+        return None
+
+    async def post_comment(
+        self, sc_id: int, text: str, external_id: str, parent_id: int | None = None
+    ) -> int:
+        """Posts a comment and gives its id.
+
+        Text beyond 100,000 characters is cut, with a note. The API has no idempotency key: after a
+        `ShortcutUnavailable` that is `uncertain`, look for the marker before posting again.
+        """
+        comment: dict[str, object] = {"text": sendable(text), "external_id": clean(external_id)}
+        if parent_id is not None:
+            comment["parent_id"] = parent_id
+        answer = await self._ask("POST", f"/stories/{sc_id}/comments", comment)
+        return _comment_id(mapping(answer), uncertain=True)
+
+    async def member_id(self) -> str:
+        """The id of the member whose token this is."""
+        return _required(mapping(await self._ask("GET", "/member")).get("id"), "member")
+
+    async def _find(self, path: str) -> dict[str, object] | None:
+        try:
+            found = await self._ask("GET", path)
+        except ShortcutRefused as refused:
+            if refused.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+        if not isinstance(found, dict) or number(found.get("id")) is None:
+            raise ShortcutUnavailable(f"Shortcut answered GET {path} with something else")
+        return found
+
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> object:
+        """The JSON of a successful answer."""
+        what = f"{method} {path}"
+        writes = method != "GET"
+        try:
+            async with asyncio.timeout(self._deadline_seconds):
+                raw = await self._exchange(method, path, body)
+        except _NOT_SENT as error:
+            raise ShortcutUnavailable(f"{what}: {type(error).__name__}") from None
+        except (httpx.HTTPError, TimeoutError) as error:
+            # Their texts may quote what was sent: the type says enough.
+            raise ShortcutUnavailable(f"{what}: {type(error).__name__}", uncertain=writes) from None
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError):
+            raise ShortcutUnavailable(f"{what}: the answer is not JSON", uncertain=writes) from None
+
+    async def _exchange(self, method: str, path: str, body: Mapping[str, object] | None) -> bytes:
+        # Not compressed: a few kilobytes could unpack to gigabytes before they are counted.
+        headers = {
+            "Shortcut-Token": self._token.get_secret_value(),
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+        }
+        url = self._base + path
+        async with self._http.stream(method, url, json=body, headers=headers) as response:
+            _check(response, f"{method} {path}", writes=method != "GET")
+            received = bytearray()
+            async for chunk in response.aiter_raw():
+                received += chunk
+                if len(received) > self._max_answer_bytes:
+                    raise ShortcutUnavailable(
+                        f"{method} {path}: the answer is too large", uncertain=method != "GET"
+                    )
+        return bytes(received)
+
+
+def sendable(comment: str) -> str:
+    """A comment as the API takes it: storable, and cut with a note where it is too long."""
+    comment = clean(comment)
+    if _length(comment) <= MAX_COMMENT_CHARS:
+        return comment
+    # Room for the fence that may have to be closed.
+    room = MAX_COMMENT_CHARS - _length(_CUT) - 100
+    kept = comment.encode("utf-16-le")[: 2 * room].decode("utf-16-le", errors="ignore")
+    return f"{kept}{_closing(kept)}{_CUT}"
+
+
+def retry_after_seconds(value: str | None) -> float | None:
+    """What a Retry-After header asks for, within 0 to 300; None where it can't be understood.
+
+    Takes both forms of RFC 9110, section 10.2.3: seconds and a date.
+    """
+    if value is None or len(value) > 10_000:
+        return None
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        # Compared by length first: Python refuses to read numbers of thousands of digits.
+        digits = value.lstrip("0") or "0"
+        return MAX_RETRY_AFTER_SECONDS if len(digits) > 9 else _clamped(float(digits))
+    try:
+        until = parsedate_to_datetime(value)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    aware = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return _clamped((aware - datetime.now(UTC)).total_seconds())
+
+
+def _clamped(seconds: float) -> float:
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
+
+
+def _checked_base(base_url: str) -> str:
+    try:
+        parts = urlsplit(base_url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and not parts.query
+        httpx.URL(base_url)
+    except (ValueError, httpx.InvalidURL):
+        usable = False
+    if not usable:
+        raise SettingsError("the Shortcut API's address is not an http or https URL")
+    return base_url.rstrip("/")
+
+
+def _check(response: httpx.Response, what: str, *, writes: bool) -> None:
+    status = response.status_code
+    if 200 <= status < 300:
+        return
+    problem = f"{what}: Shortcut answered {status}"
+    if status in _LATER or status >= 500:
+        raise ShortcutUnavailable(
+            problem,
+            retry_after_seconds=retry_after_seconds(response.headers.get("Retry-After")),
+            # A gateway says 5xx for requests that were carried out, too.
+            uncertain=writes and status != HTTPStatus.TOO_MANY_REQUESTS,
+        )
+    raise ShortcutRefused(problem, status=status)
+
+
+def _length(comment: str) -> int:
+    # As a JVM counts, which is never less than Python does.
+    return len(comment.encode("utf-16-le")) // 2
+
+
+def _closing(kept: str) -> str:
+    """What closes the code block in which the text ends, so that the note is not code."""
+    fence = ""
+    for mark in _FENCE.findall(kept):
+        if not fence:
+            fence = mark
+        elif mark.startswith(fence):
+            fence = ""
+    return f"\n{fence}" if 0 < len(fence) < 100 else ""
+
+
+def _rows(found: object, what: str) -> list[dict[str, object]]:
+    if not isinstance(found, list):
+        raise ShortcutUnavailable(f"Shortcut answered with something that is no list of {what}")
+    return mappings(found)
+
+
+def _required(value: object, what: str) -> str:
+    name = text(value)
+    if not name:
+        raise ShortcutUnavailable(f"Shortcut answered with something that is no {what}")
+    return name
+
+
+def _comment_id(comment: dict[str, object], *, uncertain: bool) -> int:
+    found = number(comment.get("id"))
+    if found is None:
+        raise ShortcutUnavailable("Shortcut answered with no comment id", uncertain=uncertain)
+    return found
+
+
+def _texts(rows: object, key: str) -> tuple[str, ...]:
+    found = (text(row.get(key)) for row in mappings(rows))
+    return tuple(value for value in found if value)
+
+
+def _links(value: object) -> tuple[str, ...]:
+    found = map(link, value) if isinstance(value, list) else ()
+    return tuple(item for item in found if item)
