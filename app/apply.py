@@ -168,24 +168,32 @@ class Applier:
         story = _of(told[0])
         before = current.get(story)
         decision = decide(before, told, self.rules)
-        if hangs_on_the_past(before, decision, told):
+        anew = hangs_on_the_past(before, decision, told)
+        if anew:
             history = await facts.of_story(conn, *story)
             decision = decide(None, history, self.rules, about=told)
             decision = _only_what_is_new(decision, before)
         if decision.session is not None and (decision.session != before or decision.remarks):
-            await self._save(conn, event, before, decision)
+            session_id = await self._save(conn, before, decision)
+            if anew:
+                await sessions.forget_conversation(conn, session_id)
+            await sessions.remark(conn, session_id, decision.remarks)
+            await self._tell(conn, session_id, event, decision)
             current[story] = decision.session
         return decision
 
-    async def _save(
-        self, conn: Connection, event: PendingEvent, before: Session | None, decision: Decision
-    ) -> None:
+    async def _save(self, conn: Connection, before: Session | None, decision: Decision) -> int:
         session = decision.session
         assert session is not None
-        if before is not None and before.status in OWNED.values() and session != before:
+        if before is None:
+            return await sessions.add(conn, session)
+        if before.status in OWNED.values() and decision.moves:
             await sessions.evict(conn, session.workspace, session.sc_id)
-        session_id = await sessions.save(conn, session)
-        await sessions.remark(conn, session_id, decision.remarks)
+        return await sessions.save(conn, session)
+
+    async def _tell(
+        self, conn: Connection, session_id: int, event: PendingEvent, decision: Decision
+    ) -> None:
         if decision.moves:
             await sessions.tell(
                 conn,

@@ -67,7 +67,15 @@ def renamed(story: int, *, minute: float, title: str) -> bytes:
     return _v1(minute, "renamed", [action])
 
 
-def commented(story: int, *, minute: float, text: str, comment: int, author: str = MEMBER) -> bytes:
+def commented(
+    story: int,
+    *,
+    minute: float,
+    text: str,
+    comment: int,
+    author: str = MEMBER,
+    title: str | None = None,
+) -> bytes:
     """Somebody commented on the story."""
     actions = [
         {
@@ -77,7 +85,11 @@ def commented(story: int, *, minute: float, text: str, comment: int, author: str
             "text": text,
             "author_id": author,
         },
-        _story(story, changes={"comment_ids": {"adds": [comment]}}),
+        _story(
+            story,
+            changes={"comment_ids": {"adds": [comment]}},
+            **({} if title is None else {"name": title}),
+        ),
     ]
     return _v1(minute, "commented", actions, member_id=author, primary_id=comment)
 

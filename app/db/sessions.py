@@ -42,26 +42,40 @@ async def lock(
     return {(row["workspace"], row["sc_id"]): _session(row) for row in rows}
 
 
-async def save(conn: Connection, session: Session) -> int:
-    """Writes what was decided about a locked story, and gives the session's id."""
+async def add(conn: Connection, session: Session) -> int:
+    """Opens a session for a locked story that has none, and gives its id."""
     session_id: int = await conn.fetchval(
         """
-        insert into patch_sessions as session
+        insert into patch_sessions
             (workspace, sc_id, status, decided_at, heard_at, title, app_url, description)
         values ($1, $2, $3, $4, $5, $6, $7, $8)
-        on conflict (workspace, sc_id) do update
-           set status = excluded.status, decided_at = excluded.decided_at,
-               heard_at = excluded.heard_at, title = excluded.title, app_url = excluded.app_url,
-               description = excluded.description,
-               attempts = case when session.status = excluded.status
-                               then session.attempts else 0 end,
-               crashes = case when session.status = excluded.status
-                              then session.crashes else 0 end,
-               next_attempt_at = case when session.status = excluded.status
-                                      then session.next_attempt_at else app_clock() end,
-               updated_at = app_clock()
         returning id
         """,
+        *_values(session),
+    )
+    return session_id
+
+
+async def save(conn: Connection, session: Session) -> int:
+    """Writes what was decided about a locked session, and gives its id."""
+    session_id: int = await conn.fetchval(
+        """
+        update patch_sessions
+           set status = $3, decided_at = $4, heard_at = $5, title = $6, app_url = $7,
+               description = $8, updated_at = app_clock(),
+               attempts = case when status = $3 then attempts else 0 end,
+               crashes = case when status = $3 then crashes else 0 end,
+               next_attempt_at = case when status = $3 then next_attempt_at else app_clock() end
+         where workspace = $1 and sc_id = $2
+        returning id
+        """,
+        *_values(session),
+    )
+    return session_id
+
+
+def _values(session: Session) -> tuple[object, ...]:
+    return (
         session.workspace,
         session.sc_id,
         session.status,
@@ -71,11 +85,10 @@ async def save(conn: Connection, session: Session) -> int:
         session.app_url,
         session.description,
     )
-    return session_id
 
 
 async def evict(conn: Connection, workspace: str, sc_id: int) -> None:
-    """asking, drafting -> closed: the claim is taken from its worker, which the next beat tells."""
+    """asking, drafting -> closed: the claim is taken from its worker, whose next beat says so."""
     await conn.execute(
         """
         update patch_sessions
@@ -117,21 +130,28 @@ async def tell(
 
 
 async def remark(conn: Connection, session_id: int, remarks: Sequence[Remark]) -> None:
-    """Adds to the conversation; of two versions of one comment the newer one stays."""
+    """Adds to the conversation; of two versions of one comment, the newer one's text stays."""
     await conn.executemany(
         """
         insert into conversation as said (session_id, comment_id, author, text, said_at, as_of)
         values ($1, $2, $3, $4, $5, $6)
         on conflict (session_id, comment_id) do update
-           set text = excluded.text, as_of = excluded.as_of,
+           set text = case when excluded.as_of >= said.as_of then excluded.text else said.text end,
+               author = case when excluded.said_at < said.said_at
+                             then excluded.author else said.author end,
+               as_of = greatest(said.as_of, excluded.as_of),
                said_at = least(said.said_at, excluded.said_at)
-         where excluded.as_of >= said.as_of
         """,
         [
             (session_id, entry.comment_id, entry.author, entry.text, entry.said_at, entry.as_of)
             for entry in remarks
         ],
     )
+
+
+async def forget_conversation(conn: Connection, session_id: int) -> None:
+    """Empties the conversation, which is about to be decided anew."""
+    await conn.execute("delete from conversation where session_id = $1", session_id)
 
 
 async def conversation(conn: Connection, session_id: int) -> list[Remark]:
