@@ -1,0 +1,1 @@
+"""The programs that make drafts: the contract with them, and how a command is run."""

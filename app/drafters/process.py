@@ -1,0 +1,248 @@
+"""Runs a command so that its whole process tree ends with it, whatever ends it."""
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from app.errors import DrafterError
+
+T = TypeVar("T")
+
+SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
+KEEP_STDOUT_BYTES = 8 * 1024 * 1024
+KEEP_STDERR_BYTES = 64 * 1024
+GRACE_SECONDS = 2.0
+#: Beyond the grace: for the supervisor to kill what did not listen.
+KILL_SECONDS = 10.0
+#: How long the streams of a tree that has ended may stay open.
+STREAM_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one process of a command may use; None: as much as the worker itself.
+
+    Attributes:
+        memory_bytes: of data: heap and private mappings.
+        cpu_seconds: of processor time, after which SIGXCPU ends it.
+        file_bytes: the largest file that it may write.
+        processes: of the same user, this service's included; not for root.
+    """
+
+    memory_bytes: int | None = None
+    cpu_seconds: int | None = None
+    file_bytes: int | None = None
+    processes: int | None = None
+
+
+UNLIMITED = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """How a command ended.
+
+    Attributes:
+        code: the exit code; negative: the signal that ended it; None: it ran out of time.
+        stdout: the last of it, and how much came before that.
+    """
+
+    code: int | None
+    stdout: bytes
+    stdout_dropped_bytes: int
+    stderr: bytes
+    stderr_dropped_bytes: int
+
+
+async def run(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    timeout_seconds: float,
+    stdin: Path = Path(os.devnull),
+    limits: Limits = UNLIMITED,
+    grace_seconds: float = GRACE_SECONDS,
+    hold: Sequence[int] = (),
+) -> Finished:
+    """Runs the command to its end; nothing of it is left when this returns or raises.
+
+    `stdin` is a file, so that a command that doesn't read it holds nothing up. The descriptors in
+    `hold` stay open as long as anything of the tree lives, even if this process is killed.
+    Raises DrafterError if the command can't be started.
+    """
+    job: dict[str, object] = {"argv": list(argv), "cwd": str(cwd), "limits": asdict(limits)}
+    job["grace_seconds"] = grace_seconds
+    async with AsyncExitStack() as stack:
+        stdout = await stack.enter_async_context(_drained(KEEP_STDOUT_BYTES))
+        stderr = await stack.enter_async_context(_drained(KEEP_STDERR_BYTES))
+        source = os.open(stdin, os.O_RDONLY)
+        stack.callback(os.close, source)
+        tree = await _spawn((source, stdout.end, stderr.end), environment, hold)
+        stdout.hand_over()
+        stderr.hand_over()
+        outcome: dict[str, Any] | None = None
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_seconds):
+                    outcome = await tree.carry_out(job)
+        finally:
+            await to_the_end(tree.end(grace_seconds))
+    return _finished(argv, cwd, outcome, stdout, stderr)
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Waits for work that must not be cut short, and passes a cancellation on only then."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except Exception:
+            break  # The task's own; raised below.
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
+class _Tail(asyncio.Protocol):
+    """Takes a stream as fast as it comes and keeps the last of it."""
+
+    def __init__(self, keep_bytes: int, end: int) -> None:
+        self.end = end
+        self.closed = asyncio.Event()
+        self._keep_bytes = keep_bytes
+        self._kept = bytearray()
+        self._seen_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._seen_bytes += len(data)
+        self._kept += data
+        if len(self._kept) > 2 * self._keep_bytes:
+            del self._kept[: -self._keep_bytes]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+
+    def hand_over(self) -> None:
+        """Closes our copy of the writing end."""
+        if self.end >= 0:
+            os.close(self.end)
+            self.end = -1
+
+    def kept(self) -> tuple[bytes, int]:
+        """The last of the stream, and how many bytes came before that."""
+        kept = bytes(self._kept[-self._keep_bytes :])
+        return kept, self._seen_bytes - len(kept)
+
+
+@asynccontextmanager
+async def _drained(keep_bytes: int) -> AsyncIterator[_Tail]:
+    """A pipe whose reading end is drained; afterwards it has been read to its end."""
+    reading, writing = os.pipe()
+    tail = _Tail(keep_bytes, writing)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: tail, os.fdopen(reading, "rb", 0))
+    try:
+        yield tail
+        # Not for ever: something that got away may hold the pipe.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(tail.closed.wait(), STREAM_SECONDS)
+    finally:
+        tail.hand_over()
+        transport.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """A supervisor and all that is below it."""
+
+    process: Process
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def carry_out(self, job: Mapping[str, object]) -> dict[str, Any] | None:
+        """What the supervisor says of the job; None if it was killed over it."""
+        with suppress(ConnectionError):
+            self.writer.write(json.dumps(job).encode() + b"\n")
+            if said := await self.reader.read():
+                outcome: dict[str, Any] = json.loads(said)
+                return outcome
+        return {"code": -signal.SIGKILL}
+
+    async def end(self, grace_seconds: float) -> None:
+        """Has the supervisor end its tree, and kills the group if it fails to."""
+        self.writer.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), grace_seconds + KILL_SECONDS)
+        # Also where the supervisor is gone: the command may have killed it.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), STREAM_SECONDS)
+
+
+async def _spawn(
+    streams: tuple[int, int, int], environment: Mapping[str, str], hold: Sequence[int]
+) -> _Tree:
+    """Starts a supervisor, which starts nothing before it is given a job."""
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_unix_connection(sock=ours)
+    with theirs:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", SUPERVISOR, str(theirs.fileno())),
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
+                cwd="/",
+                env=dict(environment),
+                start_new_session=True,
+                pass_fds=(theirs.fileno(), *hold),
+            )
+        except BaseException as error:
+            writer.close()
+            if isinstance(error, OSError | ValueError):
+                raise DrafterError(f"no process could be started: {error}") from error
+            raise
+    return _Tree(process, reader, writer)
+
+
+def _finished(
+    argv: Sequence[str],
+    cwd: Path,
+    outcome: Mapping[str, Any] | None,
+    stdout: _Tail,
+    stderr: _Tail,
+) -> Finished:
+    if outcome is not None and "error" in outcome:
+        raise DrafterError(_not_started(argv[0], cwd, outcome))
+    out, out_dropped = stdout.kept()
+    err, err_dropped = stderr.kept()
+    return Finished(
+        code=None if outcome is None else outcome["code"],
+        stdout=out,
+        stdout_dropped_bytes=out_dropped,
+        stderr=err,
+        stderr_dropped_bytes=err_dropped,
+    )
+
+
+def _not_started(command: str, cwd: Path, outcome: Mapping[str, Any]) -> str:
+    if outcome["file"] == str(cwd):
+        return f"working directory missing: {cwd}"
+    if outcome["errno"] == errno.ENOENT:
+        return f"command not found: {command}"
+    return f"command can't be started: {command}: {outcome['error']}"

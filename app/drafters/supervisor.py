@@ -1,0 +1,188 @@
+"""Runs one command and leaves nothing of it behind. A script: only the standard library.
+
+It stands between the worker and the command because only a process of its own can outlive the
+worker: when the worker dies, even by SIGKILL, the control socket reaches its end and the command
+goes with everything it started. The worker says what to run in one line of JSON and gets one line
+back; its end of the socket closing means stop. The supervisor leads the session and the process
+group that the command runs in, and adopts what the command's children leave as orphans.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+LINUX = sys.platform == "linux"
+#: How long to try to kill; what then still lives can't be killed, e.g. waits for a dead disk.
+KILL_SECONDS = 5.0
+KILL_PAUSE_SECONDS = 0.05
+#: Between SIGXCPU, which names the reason, and SIGKILL.
+CPU_WARNING_SECONDS = 5
+
+
+def main() -> None:
+    """Takes one job from the control socket, whose descriptor is the only argument."""
+    if os.getpgrp() != os.getpid():
+        sys.exit("the supervisor must lead a process group: it ends by killing it")
+    control = socket.socket(fileno=int(sys.argv[1]))
+    line = control.makefile("rb").readline()
+    if line:
+        outcome = Supervisor(control, json.loads(line)).run()
+        with suppress(OSError):
+            control.sendall(json.dumps(outcome).encode() + b"\n")
+    # Whatever there is in the group, in one stroke, and the supervisor with it.
+    os.killpg(0, signal.SIGKILL)
+
+
+class Supervisor:
+    """One command and all its descendants."""
+
+    def __init__(self, control: socket.socket, job: dict[str, Any]) -> None:
+        self.control = control
+        self.job = job
+        self.woken = _wake_on_signals()
+        # Kept, since it would wait for the process by itself when it is let go of.
+        self.command: subprocess.Popen[bytes] | None = None
+        self.code: int | None = None
+        self.alone = False
+
+    def run(self) -> dict[str, object]:
+        """Starts the command, waits for its end or for the word to stop, and kills the rest."""
+        libc = ctypes.CDLL(None) if LINUX else None
+        if libc is not None:
+            libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            self._start(_before_exec(libc, self.job["limits"]))
+        except OSError as error:
+            return {"errno": error.errno, "file": error.filename, "error": error.strerror}
+        except (ValueError, subprocess.SubprocessError) as error:
+            return {"errno": None, "file": None, "error": str(error)}
+        self._watch()
+        if self.code is None:
+            self._ask_to_end()
+        self._kill()
+        return {"code": self.code}
+
+    def _start(self, before_exec: Callable[[], None]) -> None:
+        # The hook is safe: there is only one thread.
+        self.command = subprocess.Popen(
+            self.job["argv"], cwd=self.job["cwd"], preexec_fn=before_exec
+        )
+        # The worker sees the end of a stream when the command's last process closes it.
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+
+    def _watch(self) -> None:
+        """Until the command ends, or the worker says stop, or is no more."""
+        while self.code is None and not self._wait(None, self.control):
+            pass
+
+    def _ask_to_end(self) -> None:
+        """SIGTERM to the group, and time for it."""
+        os.killpg(0, signal.SIGTERM)
+        give_up_at = time.monotonic() + self.job["grace_seconds"]
+        while not self.alone and (left := give_up_at - time.monotonic()) > 0:
+            self._wait(left)
+
+    def _kill(self) -> None:
+        """SIGKILL to every descendant, in the group or not, until none is left."""
+        give_up_at = time.monotonic() + KILL_SECONDS
+        self._reap()
+        while LINUX and not self.alone and time.monotonic() < give_up_at:
+            for pid in _descendants():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            self._wait(KILL_PAUSE_SECONDS)
+
+    def _wait(self, seconds: float | None, *others: socket.socket) -> bool:
+        """Until a signal arrives; True if one of the others is readable."""
+        ready = select.select([self.woken, *others], [], [], seconds)[0]
+        if self.woken in ready:
+            self.woken.recv(4096)
+        self._reap()
+        return any(other in ready for other in others)
+
+    def _reap(self) -> None:
+        try:
+            while not self.alone:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if self.command is not None and pid == self.command.pid:
+                    self.code = os.waitstatus_to_exitcode(status)
+        except ChildProcessError:
+            self.alone = True
+
+
+def _wake_on_signals() -> socket.socket:
+    """A socket that becomes readable with every signal that the supervisor must survive."""
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    # Handled rather than ignored: what is ignored stays so in the command.
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
+    return woken
+
+
+def _before_exec(libc: Any, limits: dict[str, int | None]) -> Callable[[], None]:
+    """What the command's process does before it becomes the command."""
+    supervisor = os.getpid()
+    kinds = {
+        # Not the address space: some runtimes reserve a hundred times what they use.
+        "memory_bytes": resource.RLIMIT_DATA,
+        "cpu_seconds": resource.RLIMIT_CPU,
+        "file_bytes": resource.RLIMIT_FSIZE,
+        "processes": resource.RLIMIT_NPROC,
+    }
+
+    def prepare() -> None:
+        if libc is not None:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != supervisor:
+                os.kill(os.getpid(), signal.SIGKILL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for name, kind in kinds.items():
+            if (value := limits.get(name)) is not None:
+                _lower(kind, value)
+
+    return prepare
+
+
+def _lower(kind: int, value: int) -> None:
+    hard = value + CPU_WARNING_SECONDS if kind == resource.RLIMIT_CPU else value
+    highest = resource.getrlimit(kind)[1]
+    if highest != resource.RLIM_INFINITY:
+        value, hard = min(value, highest), min(hard, highest)
+    resource.setrlimit(kind, (value, hard))
+
+
+def _descendants() -> list[int]:
+    """Every process below this one, found by the parents that /proc names."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError, ValueError, IndexError), open(f"/proc/{entry}/stat") as stat:
+                # The name, in brackets, may itself hold brackets and blanks.
+                parent = int(stat.read().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry))
+    found = children.get(os.getpid(), [])
+    for pid in found:  # It grows while it is walked.
+        found.extend(children.get(pid, []))
+    return found
+
+
+if __name__ == "__main__":
+    main()
