@@ -97,7 +97,25 @@ class Applier:
             for event in await events.take(conn, limit=1):
                 await _put_off(conn, event, reason, tries=OWN_TRIES)
 
-    def _interpret(self, event: PendingEvent, known: Known) -> Interpretation:
+    def _interpret(self, event: PendingEvent, known: dict[Need, str | None]) -> Interpretation:
+        """What the event says; names that no rule asks for are left unknown, not read."""
+        while True:
+            said = self._interpret_with(event, known)
+            unasked = [need for need in said.needs if not self._is_worth_reading(need)]
+            if not unasked:
+                return said
+            known.update(dict.fromkeys(unasked))
+
+    def _is_worth_reading(self, need: Need) -> bool:
+        match need.kind:
+            case NeedKind.LABEL:
+                return self.shortcut is not None and self.rules.label is not None
+            case NeedKind.STATE:
+                return self.shortcut is not None and self.rules.state is not None
+            case NeedKind.COMMENT:
+                return True
+
+    def _interpret_with(self, event: PendingEvent, known: Known) -> Interpretation:
         return interpret(
             event.kind,
             event.body,
@@ -110,11 +128,9 @@ class Applier:
     async def _read_and_apply(self, event: PendingEvent) -> None:
         """Reads what the event refers to, outside any transaction, and then applies it."""
         known: dict[Need, str | None] = {}
-        said = self._interpret(event, known)
         try:
-            while said.needs:
+            while (said := self._interpret(event, known)).needs:
                 known.update({need: await self._read(need) for need in said.needs})
-                said = self._interpret(event, known)
         except ShortcutError as error:
             async with transaction(self.pool) as conn:
                 await _put_off(conn, event, f"waits for the API: {error}", tries=READ_TRIES)
@@ -149,8 +165,8 @@ class Applier:
         outcomes, moved = [], False
         for event, said in read:
             decisions = [
-                await self._decide(conn, current, event, [f for f in said.facts if _of(f) == story])
-                for story in dict.fromkeys(map(_of, said.facts))
+                await self._decide(conn, current, event, story, about)
+                for story, about in _by_story(said.facts).items()
             ]
             moved = moved or any(decision.moves for decision in decisions)
             outcomes.append((event.id, *_outcome(said, decisions)))
@@ -162,10 +178,10 @@ class Applier:
         conn: Connection,
         current: dict[tuple[str, int], Session],
         event: PendingEvent,
+        story: tuple[str, int],
         told: Sequence[Fact],
     ) -> Decision:
         """Decides and saves what an event says of one story."""
-        story = _of(told[0])
         before = current.get(story)
         decision = decide(before, told, self.rules)
         anew = hangs_on_the_past(before, decision, told)
@@ -205,8 +221,11 @@ class Applier:
             )
 
 
-def _of(fact: Fact) -> tuple[str, int]:
-    return fact.workspace, fact.sc_id
+def _by_story(told: Sequence[Fact]) -> dict[tuple[str, int], list[Fact]]:
+    stories: dict[tuple[str, int], list[Fact]] = {}
+    for fact in told:
+        stories.setdefault((fact.workspace, fact.sc_id), []).append(fact)
+    return stories
 
 
 def _only_what_is_new(decision: Decision, before: Session | None) -> Decision:

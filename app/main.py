@@ -4,15 +4,14 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from uuid import uuid4
 
 import structlog
-import uvicorn
 
 from app.apply import Applier
 from app.claims import Heart
@@ -28,10 +27,8 @@ from app.record import Recorder
 from app.settings import Settings
 from app.shortcut.client import ShortcutClient
 from app.wake import Bell
-from app.web import create_app
+from app.web import Server, create_app
 
-#: Longer than any proxy in front keeps an idle connection, or it may reuse one just closed.
-KEEP_ALIVE_SECONDS = 75
 #: After the grace: for killing drafters and giving their claims back.
 LAST_SECONDS = 10
 MEMBER_ID_PAUSE_SECONDS = 5
@@ -60,14 +57,6 @@ class Shutdown:
             os._exit(1)
         log.info("process.stopping")
         self.stopping.set()
-
-
-class Server(uvicorn.Server):
-    """uvicorn without signal handlers of its own: the whole process is stopped, not just HTTP."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 async def run(
@@ -145,19 +134,7 @@ async def _serve_http(
         await shutdown.stopping.wait()
         return
     app = create_app(settings, pool=pool, recorder=recorder, draining=shutdown.stopping.is_set)
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=int(settings.shutdown_grace_seconds),
-    )
-    server = Server(config)
+    server = Server(app, graceful_timeout_seconds=settings.shutdown_grace_seconds)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.serve(sockets=list(sockets)))
         await shutdown.stopping.wait()

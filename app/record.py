@@ -34,6 +34,7 @@ class Recorder:
         self._commit_timeout_seconds = commit_timeout_seconds
         self._waiting: deque[Waiting] = deque()
         self._arrived = asyncio.Event()
+        self._conn: asyncpg.Connection[asyncpg.Record] | None = None
 
     async def record(self, delivery: Delivery) -> bool:
         """Returns once the delivery is committed: True if it is new, False for a duplicate.
@@ -53,23 +54,24 @@ class Recorder:
 
     async def run(self) -> None:
         """Records what arrives, for ever."""
-        conn: asyncpg.Connection[asyncpg.Record] | None = None
-        while True:
-            await self._arrived.wait()
-            batch = self._next_batch()
-            if not batch:
-                continue
-            try:
-                if conn is None or conn.is_closed():
-                    conn = await self._database.connect("door")
-                await self._commit(conn, batch)
-            except DATABASE_ERRORS as error:
-                log.warning("record.failed", error=type(error).__name__, deliveries=len(batch))
-                _refuse(batch)
-                if conn is not None:
-                    conn.terminate()
-                conn = None
-                await asyncio.sleep(RECONNECT_SECONDS)
+        try:
+            while True:
+                await self._arrived.wait()
+                batch = self._next_batch()
+                try:
+                    await self._commit(batch)
+                except DATABASE_ERRORS as error:
+                    log.warning("record.failed", error=type(error).__name__, deliveries=len(batch))
+                    _refuse(batch)
+                    self._disconnect()
+                    await asyncio.sleep(RECONNECT_SECONDS)
+        finally:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._conn is not None:
+            self._conn.terminate()
+        self._conn = None
 
     def _next_batch(self) -> list[Waiting]:
         batch: list[Waiting] = []
@@ -83,11 +85,11 @@ class Recorder:
             self._arrived.clear()
         return batch
 
-    async def _commit(
-        self, conn: "asyncpg.Connection[asyncpg.Record]", batch: list[Waiting]
-    ) -> None:
+    async def _commit(self, batch: list[Waiting]) -> None:
+        if self._conn is None or self._conn.is_closed():
+            self._conn = await self._database.connect("door")
         distinct = {(d.source, d.dedupe_key): d for d, _ in batch}
-        new = await events.record(conn, list(distinct.values()))
+        new = await events.record(self._conn, list(distinct.values()))
         if new:
             self._bell.ring()
         for delivery, done in batch:

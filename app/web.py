@@ -1,7 +1,9 @@
 """The HTTP application: the door in front, FastAPI behind it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -16,6 +18,32 @@ from app.record import Recorder
 from app.settings import Settings
 
 VERSION = "0.1.0"
+#: Longer than any proxy in front keeps an idle connection, or it may reuse one just closed.
+KEEP_ALIVE_SECONDS = 75
+
+
+class Server(uvicorn.Server):
+    """uvicorn without signal handlers of its own: the whole process is stopped, not just HTTP."""
+
+    def __init__(self, app: Door | FastAPI, *, graceful_timeout_seconds: float) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=int(graceful_timeout_seconds),
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 def create_app(

@@ -93,7 +93,7 @@ async def test_a_comment_before_the_opening_fact_joins_the_conversation(ladder):
 
 
 async def test_an_old_control_fact_does_not_undo_what_a_worker_was_told(ladder):
-    """Once a worker has acted, a control fact older than the last decision is ignored, and says so."""
+    """Once a worker has acted, a control fact older than the last decision is ignored."""
     await ladder.deliver(shapes.labelled(STORY, minute=5))
     await ladder.claim(STORY)
 

@@ -294,8 +294,8 @@ async def expire(
                    prior_status = null, claim_token = null, claimed_by = null, claimed_at = null,
                    claim_expires_at = null, phase_ends_at = null,
                    claim_generation = claim_generation + 1, crashes = crashes + 1,
-                   last_error = $4, next_attempt_at = app_clock() + $3::interval * power(2, crashes),
-                   updated_at = app_clock()
+                   next_attempt_at = app_clock() + $3::interval * power(2, crashes),
+                   last_error = $4, updated_at = app_clock()
               from lapsed
              where session.id = lapsed.id
             returning session.*, lapsed.claimed_by as worker, lapsed.token
