@@ -19,6 +19,7 @@ from app.db.connect import DATABASE_ERRORS, Database, Pool, take
 from app.decide import Rules
 from app.draft import Limits, Workshop
 from app.drafters.command import CommandDrafter, allowed_environment
+from app.drafters.git import git_environment
 from app.engine import Engine
 from app.errors import DraftgateError, SettingsError, ShortcutError, ShortcutUnavailable
 from app.migrate import require_latest
@@ -213,6 +214,7 @@ def _drafter(settings: Settings) -> CommandDrafter:
         state_dir=settings.state_dir,
         timeout_seconds=settings.drafter_timeout_seconds,
         environment=allowed_environment(os.environ, settings.drafter_environment),
+        git_environment=git_environment(os.environ),
     )
 
 

@@ -1,0 +1,162 @@
+"""Holding a claim: beats that nothing starves, and work that stops when the claim may be lost."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from app.claims import End, Heart, backoff
+from app.db import gate, sessions
+from app.db.connect import Database
+from app.errors import SettingsError
+from app.machine import Phase
+from app.settings import load
+from tests.ladder import bid
+from tests.locks import until
+
+SHORT = timedelta(seconds=0.6)
+
+
+@pytest.fixture
+async def heart(database: Database) -> AsyncIterator[Heart]:
+    """A heart with a short lease."""
+    heart = Heart(database, lease=SHORT, interval=SHORT / 6)
+    heart.start()
+    yield heart
+    heart.stop()
+
+
+async def short_claim(ladder, story=1):
+    """A claim with a short lease, and the time from before it was asked for."""
+    await ladder.clarified(story)
+    asked_at = time.monotonic()
+    claim = await gate.claim(
+        ladder.conn, Phase.DRAFT, bid(lease=SHORT), workspace="shortcut", sc_id=story
+    )
+    return claim, asked_at
+
+
+async def for_ever():
+    """Work that does not end by itself."""
+    await asyncio.Event().wait()
+
+
+def expiries(ladder):
+    """Asks when the claim runs out."""
+    return ladder.conn.fetchval("select claim_expires_at from patch_sessions")
+
+
+async def test_work_longer_than_the_lease_keeps_its_claim(ladder, heart):
+    """Beats carry a claim over several leases."""
+    claim, asked_at = await short_claim(ladder)
+    first = await expiries(ladder)
+
+    async def several_leases():
+        await until(lambda: is_later(first + 3 * SHORT))
+        return "done"
+
+    async def is_later(moment):
+        return await expiries(ladder) > moment
+
+    async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()) as held:
+        assert await held.run(several_leases()) == "done"
+
+    assert (await ladder.session())["claim_generation"] == claim.generation
+
+
+async def test_a_blocked_event_loop_does_not_stop_the_beat(ladder, heart, conn):
+    """The heart beats from a thread of its own: a claim outlives a blocked main loop."""
+    claim, asked_at = await short_claim(ladder)
+
+    async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()):
+        blocked_until = time.monotonic() + 2 * SHORT.total_seconds()
+        threading.Event().wait(blocked_until - time.monotonic())
+        alive = "select claim_expires_at > clock_timestamp() from patch_sessions"
+        assert await conn.fetchval(alive)
+
+
+async def test_a_busy_pool_does_not_stop_the_beat(ladder, heart, pool, conn):
+    """All work connections taken: the beat has its own."""
+    claim, asked_at = await short_claim(ladder)
+    before = await expiries(ladder)
+    taken = [await pool.acquire() for _ in range(5)]
+
+    async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()):
+        beaten = "select claim_expires_at > $1 from patch_sessions"
+        await until(lambda: conn.fetchval(beaten, before))
+
+    for connection in taken:
+        await pool.release(connection)
+
+
+async def test_losing_the_claim_stops_the_work(ladder, heart):
+    """A beat that finds no row cancels the work at once."""
+    claim, asked_at = await short_claim(ladder)
+    await sessions.take_away(ladder.conn, claim.session_id, actor="operator")
+
+    async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()) as held:
+        assert await held.run(for_ever()) is End.LOST
+
+
+async def test_a_worker_that_can_not_know_stops_before_its_lease_ends(ladder, heart, connect):
+    """Beats that get no answer: the work stops while nobody else can have the claim yet."""
+    claim, asked_at = await short_claim(ladder)
+    locker = await connect()
+
+    async with locker.transaction():
+        await locker.execute("select from patch_sessions for update")
+        async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()) as held:
+            assert await held.run(for_ever()) is End.LOST
+        assert time.monotonic() < asked_at + SHORT.total_seconds()
+
+
+async def test_a_shutdown_cuts_work_off(ladder, heart):
+    """When the process must go, the work is cancelled and says so."""
+    claim, asked_at = await short_claim(ladder)
+    cut_off = asyncio.Event()
+    cut_off.set()
+
+    async with heart.hold(claim, asked_at=asked_at, cut_off=cut_off) as held:
+        assert await held.run(for_ever()) is End.CUT_OFF
+
+
+async def test_every_way_out_stops_the_beat(ladder, heart, conn):
+    """An exception between claim and end leaves nothing behind that renews the claim."""
+    claim, asked_at = await short_claim(ladder)
+
+    with pytest.raises(ZeroDivisionError):
+        async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()):
+            raise ZeroDivisionError
+
+    lapsed = "select claim_expires_at <= clock_timestamp() from patch_sessions"
+    await until(lambda: conn.fetchval(lapsed))
+
+
+async def test_two_claims_beat_side_by_side(ladder, heart, conn):
+    """One heart keeps all claims of a process."""
+    held = [await short_claim(ladder, story) for story in (1, 2)]
+    first = await conn.fetchval("select max(claim_expires_at) from patch_sessions")
+    beaten = "select min(claim_expires_at) > $1 from patch_sessions"
+
+    async with (
+        heart.hold(held[0][0], asked_at=held[0][1], cut_off=asyncio.Event()),
+        heart.hold(held[1][0], asked_at=held[1][1], cut_off=asyncio.Event()),
+    ):
+        await until(lambda: conn.fetchval(beaten, first + SHORT))
+
+
+def test_a_heartbeat_over_a_third_of_the_lease_is_refused():
+    """A lease must survive two beats that are late or lost."""
+    with pytest.raises(SettingsError, match="more than a third"):
+        load(lease_seconds=30, heartbeat_seconds=11)
+
+
+def test_the_backoff_doubles_and_is_capped():
+    """Waits grow to the longest and no further, and are spread over the upper half."""
+    base, longest = timedelta(seconds=10), timedelta(seconds=60)
+    for attempt, whole in ((1, 10), (2, 20), (3, 40), (4, 60), (1000, 60)):
+        wait = backoff(attempt, base=base, longest=longest).total_seconds()
+        assert whole / 2 <= wait <= whole

@@ -1,0 +1,298 @@
+"""Work under a claim, with drafters that are real commands: whatever goes wrong, one draft."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from app.claims import Heart
+from app.db import sessions
+from app.db.connect import Database
+from app.draft import Limits, Workshop
+from app.drafters.command import CommandDrafter
+from app.wake import Bell
+from tests import shapes
+from tests.locks import until
+
+PATCH = """\
+diff --git a/note.md b/note.md
+new file mode 100644
+--- /dev/null
++++ b/note.md
+@@ -0,0 +1 @@
++one
+"""
+GOOD = f"import json; print(json.dumps({{'summary': 'Adds a note.', 'patch': {PATCH!r}}}))"
+ASKS = "import json; print(json.dumps({'questions': ['Which format?']}))"
+LEASE = timedelta(seconds=30)
+LIMITS = Limits(
+    lease=LEASE,
+    drafter_timeout=timedelta(seconds=20),
+    max_attempts=3,
+    max_crashes=3,
+    retry_base=timedelta(seconds=10),
+    retry_longest=timedelta(seconds=60),
+)
+
+
+def command(source: str, tmp_path: Path, *, timeout_seconds: float = 20) -> CommandDrafter:
+    """A drafter that is this piece of Python."""
+    return CommandDrafter(
+        command=[sys.executable, "-c", source],
+        state_dir=tmp_path,
+        timeout_seconds=timeout_seconds,
+        environment={"PATH": "/usr/bin:/bin"},
+        git_environment={"PATH": "/usr/bin:/bin"},
+        grace_seconds=0.5,
+    )
+
+
+@pytest.fixture
+async def workshop(database: Database, pool, tmp_path) -> AsyncIterator[Callable[..., Workshop]]:
+    """Makes workers, each with its own heart."""
+    hearts: list[Heart] = []
+
+    def make(drafter, *, name="worker", limits=LIMITS) -> Workshop:
+        if isinstance(drafter, str):
+            drafter = command(drafter, tmp_path)
+        heart = Heart(database, lease=limits.lease, interval=limits.lease / 3)
+        heart.start()
+        hearts.append(heart)
+        return Workshop(
+            worker=name,
+            pool=pool,
+            endings=pool,
+            heart=heart,
+            drafter=drafter,
+            shortcut=None,
+            bell=Bell(database),
+            limits=limits,
+            cut_off=asyncio.Event(),
+        )
+
+    yield make
+    for heart in hearts:
+        heart.stop()
+
+
+class Breaks:
+    """A drafter with a fault of its own."""
+
+    async def draft(self, claim, story, **more):
+        raise ZeroDivisionError
+
+
+@asynccontextmanager
+async def drafting(workshop: Workshop, ladder):
+    """A worker in the middle of a draft."""
+    task = asyncio.create_task(workshop.draft_tick())
+    owned = "select exists (select from patch_sessions where status = 'drafting')"
+    await until(lambda: ladder.conn.fetchval(owned))
+    yield task
+    await task
+
+
+FOR_EVER = "import time; time.sleep(600)"
+
+
+async def test_a_ready_session_is_drafted(ladder, workshop):
+    """The drafter's patch is stored and handed to the outbox, and the session is drafted."""
+    await ladder.clarified()
+
+    assert await workshop(GOOD).draft_tick()
+
+    assert (await ladder.session())["status"] == "drafted"
+    draft = await ladder.conn.fetchrow("select summary, patch from drafts")
+    assert dict(draft) == {"summary": "Adds a note.", "patch": PATCH}
+    owed = await ladder.conn.fetchval("select text from outbox")
+    assert "Adds a note." in owed
+    assert "+one" in owed
+
+
+async def test_nothing_ready_is_no_work(ladder, workshop):
+    """Without a ready session a worker has nothing to do."""
+    assert not await workshop(GOOD).draft_tick()
+
+
+@pytest.mark.parametrize(
+    ("drafter", "error"),
+    [
+        ("raise SystemExit(1)", "code 1"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+        ("pass", "no patch"),
+        ("print('not JSON')", "JSON"),
+        (Breaks(), "ZeroDivisionError"),
+    ],
+    ids=["exits 1", "is killed", "gives nothing", "gives nonsense", "raises"],
+)
+async def test_a_drafter_that_fails_restores_the_prior_status(ladder, workshop, drafter, error):
+    """The session is clarified again, with its error, its attempt and its next time."""
+    await ladder.clarified()
+
+    await workshop(drafter).draft_tick()
+
+    row = await ladder.session()
+    assert (row["status"], row["attempts"], row["crashes"]) == ("clarified", 1, 0)
+    assert error in row["last_error"]
+    assert row["next_attempt_at"] > row["updated_at"]
+    assert await ladder.conn.fetchval("select count(*) from drafts") == 0
+
+
+async def test_a_drafter_that_takes_too_long_restores_the_prior_status(ladder, workshop, tmp_path):
+    """A drafter over its time is ended, and the session is clarified again."""
+    await ladder.clarified()
+
+    await workshop(command(FOR_EVER, tmp_path, timeout_seconds=0.5)).draft_tick()
+
+    row = await ladder.session()
+    assert (row["status"], row["attempts"]) == ("clarified", 1)
+    assert "longer than 0.5 s" in row["last_error"]
+
+
+async def test_the_failure_path_can_not_fail_on_text(ladder, workshop):
+    """Whatever a drafter prints when it fails, the session is released."""
+    await ladder.clarified()
+    noise = "import os; os.write(2, b'a\\0b\\xff\\xed\\xa0\\x80' + b'x' * 3_000_000); os._exit(3)"
+
+    await workshop(noise).draft_tick()
+
+    row = await ladder.session()
+    assert (row["status"], row["attempts"]) == ("clarified", 1)
+    assert "code 3" in row["last_error"]
+
+
+async def test_after_the_last_attempt_the_session_is_failed(ladder, workshop):
+    """Attempts are counted; the last one fails the session and owes the story a comment."""
+    await ladder.clarified()
+    worker = workshop("raise SystemExit(1)")
+
+    for _ in range(LIMITS.max_attempts):
+        await ladder.due()
+        assert await worker.draft_tick()
+
+    row = await ladder.session()
+    assert (row["status"], row["attempts"]) == ("failed", 3)
+    text = await ladder.conn.fetchval("select text from outbox")
+    assert "Drafting failed 3 times" in text
+    assert "/retry" in text
+
+
+async def test_a_drafter_may_ask_first(ladder, workshop):
+    """Questions are put to the story, and an answer brings the session back to be drafted."""
+    await ladder.clarified()
+    await workshop(ASKS).draft_tick()
+    assert (await ladder.session())["status"] == "clarifying"
+    assert "1. Which format?" in await ladder.conn.fetchval("select text from outbox")
+
+    await ladder.deliver(shapes.commented(1, minute=9, text="CSV.", comment=7))
+
+    assert (await ladder.session())["status"] == "clarified"
+    said = await sessions.conversation(ladder.conn, (await ladder.session())["id"])
+    assert [remark.text for remark in said] == ["CSV."]
+
+
+async def test_feedback_makes_a_second_revision(ladder, workshop):
+    """`/revise` has a drafted session drafted again, and both drafts are kept."""
+    await ladder.clarified()
+    worker = workshop(GOOD)
+    await worker.draft_tick()
+
+    await ladder.deliver(shapes.commented(1, minute=9, text="/revise Shorter.", comment=7))
+    await worker.draft_tick()
+
+    revisions = await ladder.conn.fetch("select revision from drafts order by revision")
+    assert [row["revision"] for row in revisions] == [1, 2]
+
+
+async def test_a_worker_whose_claim_was_reassigned_can_not_complete(ladder, workshop, tmp_path):
+    """Its result is kept as evidence; the session, its drafts and outbox are the other worker's."""
+    await ladder.clarified()
+    go_on = tmp_path / "go-on"
+    waits = f"import os\nwhile not os.path.exists({str(go_on)!r}): pass\n{GOOD}"
+    # A heart that never beats: the worker does not hear of the loss before it completes.
+    deaf = workshop(waits, name="stale", limits=replace(LIMITS, lease=timedelta(hours=1)))
+
+    async with drafting(deaf, ladder):
+        await ladder.lapse()
+        assert await workshop(GOOD, name="expirer").expire_tick()
+        await ladder.due()
+        assert await workshop(GOOD, name="new").draft_tick()
+        go_on.touch()
+
+    row = await ladder.session()
+    assert (row["status"], row["revision"]) == ("drafted", 1)
+    assert await ladder.conn.fetchval("select count(*) from drafts") == 1
+    assert await ladder.conn.fetchval("select count(*) from outbox") == 1
+    late = await ladder.conn.fetchrow("select generation, summary from late_results")
+    assert dict(late) == {"generation": 1, "summary": "Adds a note."}
+
+
+async def test_closing_a_session_ends_its_drafter(ladder, workshop, tmp_path):
+    """A story that is archived while it is drafted: the drafter's processes are gone."""
+    await ladder.clarified()
+    pid_file = tmp_path / "pid"
+    source = f"import os; open({str(pid_file)!r}, 'w').write(str(os.getpid())); {FOR_EVER}"
+    short = replace(LIMITS, lease=timedelta(seconds=1))
+
+    async with drafting(workshop(source, limits=short), ladder):
+        await until(lambda: asyncio.to_thread(has_text, pid_file))
+        await ladder.deliver(shapes.archived(1, minute=9))
+
+    assert (await ladder.session())["status"] == "closed"
+    assert not await asyncio.to_thread(is_running, pid_file)
+
+
+def has_text(path: Path) -> bool:
+    """Whether the file is there and not empty."""
+    return path.exists() and bool(path.read_text())
+
+
+def is_running(pid_file: Path) -> bool:
+    """Whether the process that wrote its number there still lives."""
+    return Path(f"/proc/{pid_file.read_text()}").exists()
+
+
+async def test_a_shutdown_gives_the_session_back(ladder, workshop):
+    """Cut off by a shutdown, the session is ready at once, and no attempt is counted."""
+    await ladder.clarified()
+    worker = workshop(FOR_EVER)
+
+    async with drafting(worker, ladder):
+        worker.cut_off.set()
+
+    row = await ladder.session()
+    assert (row["status"], row["attempts"], row["interruptions"]) == ("clarified", 0, 1)
+    assert await workshop(GOOD).draft_tick()
+
+
+async def test_an_opened_session_without_text_waits(ladder, workshop):
+    """A story with no text at all is looked at again later, and is never failed for it."""
+    await ladder.deliver(shapes.labelled(1, name=""))
+    worker = workshop(GOOD)
+
+    for _ in range(5):
+        await ladder.due()
+        assert await worker.clarify_tick()
+
+    row = await ladder.session()
+    assert (row["status"], row["last_error"]) == ("opened", "the story has no text yet")
+
+
+async def test_drafters_hear_what_was_said(ladder, workshop, tmp_path):
+    """The request holds the story, the conversation and the limits."""
+    await ladder.deliver(
+        shapes.labelled(1), shapes.commented(1, minute=2, text="In euros.", comment=7)
+    )
+    seen = tmp_path / "seen.json"
+    source = f"import sys; open({str(seen)!r}, 'w').write(sys.stdin.read()); {GOOD}"
+
+    await workshop(source).draft_tick()
+
+    request = await asyncio.to_thread(seen.read_text)
+    assert "In euros." in request
+    assert "Story 1" in request
