@@ -1,0 +1,158 @@
+"""The workspace as one small page: everything on it is a form, and nothing needs JavaScript."""
+
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from app.simulator.api import Sim
+from app.simulator.deliveries import Json
+from app.simulator.records import AGENT, MEMBERS, PEOPLE, STATES, STATES_BY_ID, Member
+
+_HERE = Path(__file__).parent
+#: A form as large as the longest description, every character escaped.
+_MAX_FORM_BYTES = 2 * 1024 * 1024
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_PAGE = Environment(
+    loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+).get_template("page.html")
+
+router = APIRouter(include_in_schema=False)
+
+Form = dict[str, str]
+
+
+async def _form(request: Request) -> Form:
+    """The last value of each field; for forms of our own page only."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HTTPException(403, "forms are taken from this page only")
+    received = bytearray()
+    async for chunk in request.stream():
+        received += chunk
+        if len(received) > _MAX_FORM_BYTES:
+            raise HTTPException(413, "the form is too large")
+    fields = parse_qs(received.decode("utf-8", "replace"), max_num_fields=50)
+    return {name: values[-1] for name, values in fields.items()}
+
+
+Posted = Annotated[Form, Depends(_form)]
+
+
+@router.get("/")
+async def page(sim: Sim, every: int = 0) -> HTMLResponse:
+    """The page; with `every`, it loads itself again after so many seconds."""
+    workspace = sim.workspace
+    kinds = {number: it.kind for number, it in sim.deliverer.offered}
+    html = _PAGE.render(
+        stories=[
+            (story, workspace.comments_of(story.id))
+            for story in reversed(workspace.stories.values())
+        ],
+        labels=workspace.labels,
+        states=STATES,
+        state_names={state.id: state.name for state in STATES_BY_ID.values()},
+        members=MEMBERS,
+        people=PEOPLE,
+        agent=AGENT,
+        attempts=list(sim.deliverer.attempts)[-25:][::-1],
+        kinds=kinds,
+        waiting=sim.deliverer.waiting,
+        every=min(max(every, 0), 3600),
+    )
+    return HTMLResponse(html, headers=_HEADERS)
+
+
+@router.get("/page.css")
+async def style() -> FileResponse:
+    return FileResponse(_HERE / "page.css", media_type="text/css")
+
+
+@router.post("/page/stories")
+async def create(sim: Sim, form: Posted) -> RedirectResponse:
+    name = form.get("name", "").strip()
+    if not name:
+        raise HTTPException(400, "a story needs a name")
+    fields = {
+        "name": name[:512],
+        "description": _text(form.get("description", "")),
+        "story_type": form.get("story_type", "feature"),
+    }
+    story = sim.workspace.create_story(_who(form), fields)
+    return _back_to(story.id)
+
+
+@router.post("/page/stories/{sc_id}/labels")
+async def label(sim: Sim, sc_id: int, form: Posted) -> RedirectResponse:
+    name = form.get("name", "").strip()[:128]
+    add = [name] if name and form.get("do") != "remove" else []
+    remove = [name] if form.get("do") == "remove" else []
+    who = _who(form)
+    sim.workspace.update_stories(who, [sc_id], {}, labels_add=add, labels_remove=remove)
+    return _back_to(sc_id)
+
+
+@router.post("/page/stories/{sc_id}/assign")
+async def assign(sim: Sim, sc_id: int, form: Posted) -> RedirectResponse:
+    others = [owner for owner in sim.workspace.story(sc_id).owner_ids if owner != AGENT.id]
+    owners = others if form.get("do") == "remove" else [*others, AGENT.id]
+    return _set(sim, sc_id, form, {"owner_ids": owners})
+
+
+@router.post("/page/stories/{sc_id}/state")
+async def move(sim: Sim, sc_id: int, form: Posted) -> RedirectResponse:
+    chosen = form.get("state", "")
+    state_id = int(chosen) if chosen.isascii() and chosen.isdigit() and len(chosen) < 12 else 0
+    return _set(sim, sc_id, form, {"workflow_state_id": state_id})
+
+
+@router.post("/page/stories/{sc_id}/archive")
+async def archive(sim: Sim, sc_id: int, form: Posted) -> RedirectResponse:
+    return _set(sim, sc_id, form, {"archived": form.get("do") != "remove"})
+
+
+@router.post("/page/stories/{sc_id}/comments")
+async def comment(sim: Sim, sc_id: int, form: Posted) -> RedirectResponse:
+    text = _text(form.get("text", "")).strip()
+    if form.get("mention"):
+        text = f"{AGENT.mention} {text}".strip()
+    if not text:
+        raise HTTPException(400, "a comment needs a text")
+    parent = form.get("parent", "")
+    known = parent.isascii() and parent.isdigit() and len(parent) < 19
+    parent_id = int(parent) if known else None
+    sim.workspace.add_comment(_who(form), sc_id, text, parent_id=parent_id)
+    return _back_to(sc_id)
+
+
+@router.post("/page/reset")
+async def reset(sim: Sim, form: Posted) -> RedirectResponse:
+    sim.reset()
+    return RedirectResponse("/", 303)
+
+
+def _set(sim: Sim, sc_id: int, form: Form, fields: Json) -> RedirectResponse:
+    sim.workspace.update_stories(_who(form), [sc_id], fields)
+    return _back_to(sc_id)
+
+
+def _who(form: Form) -> Member:
+    chosen = MEMBERS.get(form.get("who", ""), PEOPLE[0])
+    return PEOPLE[0] if chosen is AGENT else chosen
+
+
+def _text(typed: str) -> str:
+    """A text as the editor stores it: lines end in \\n, and a typed mention becomes a link."""
+    text = typed.replace("\r\n", "\n")[:100_000]
+    return text.replace(f"@{AGENT.mention_name}", AGENT.mention)
+
+
+def _back_to(sc_id: int) -> RedirectResponse:
+    return RedirectResponse(f"/#story-{sc_id}", 303)
