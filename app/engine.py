@@ -11,7 +11,7 @@ from app.apply import Applier
 from app.db.connect import DATABASE_ERRORS
 from app.draft import Workshop
 from app.outbox import Sender
-from app.wake import Bell
+from app.wake import Bell, wait
 
 Tick = Callable[[], Awaitable[bool]]
 
@@ -61,14 +61,7 @@ class Engine:
                 busy = await tick()
             except DATABASE_ERRORS as error:
                 log.warning("tick.failed", tick=tick.__name__, error=type(error).__name__)
-                await self._pause(OUTAGE_PAUSE_SECONDS, self.stopping)
+                await wait(self.stopping, seconds=OUTAGE_PAUSE_SECONDS)
                 continue
             if not busy:
-                await self._pause(self.poll_seconds * random.uniform(0.8, 1), ring)
-
-    async def _pause(self, seconds: float, until: asyncio.Event) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await until.wait()
-        except TimeoutError:
-            pass
+                await wait(ring, seconds=self.poll_seconds * random.uniform(0.8, 1))

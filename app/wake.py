@@ -60,13 +60,24 @@ class Bell:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _listen(self, conn: Connection) -> None:
+        gone = asyncio.Event()
+        conn.add_termination_listener(lambda *_: gone.set())
         await conn.add_listener(CHANNEL, lambda *_: self._wake())
         # Whatever was missed while there was no connection is found now.
         self._wake()
-        while await _is_registered(conn):  # noqa: ASYNC110 - the server is asked
-            await asyncio.sleep(CHECK_SECONDS)
-        log.warning("listener.not_registered", hint="LISTEN needs a connection without a pooler")
-        await asyncio.sleep(CHECK_SECONDS)
+        while not gone.is_set():
+            if not await _is_registered(conn):
+                log.warning("listener.not_registered", hint="LISTEN can't go through a pooler")
+            await wait(gone, seconds=CHECK_SECONDS)
+
+
+async def wait(event: asyncio.Event, *, seconds: float) -> None:
+    """Waits for the event, but no longer than this."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
 
 
 async def _is_registered(conn: Connection) -> bool:

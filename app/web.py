@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -25,13 +26,19 @@ KEEP_ALIVE_SECONDS = 75
 class Server(uvicorn.Server):
     """uvicorn without signal handlers of its own: the whole process is stopped, not just HTTP."""
 
-    def __init__(self, app: Door | FastAPI, *, graceful_timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        app: Door | FastAPI,
+        *,
+        graceful_timeout_seconds: float,
+        lifespan: Literal["on", "off"] = "off",
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
                 http="httptools",
                 ws="none",
-                lifespan="off",
+                lifespan=lifespan,
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from app import logs
-from app.db.connect import DATABASE_ERRORS
+from app.db.connect import DATABASE_ERRORS, Connection
 from app.embedded import postgres
 from app.errors import DraftgateError, SchemaError, SettingsError
 from app.migrate import require_latest
@@ -78,7 +78,7 @@ def run(main: Awaitable[T]) -> T:
         return runner.run(waited())
 
 
-def ask_database(question: Callable[[asyncpg.Connection[asyncpg.Record]], Awaitable[T]]) -> T:
+def ask_database(question: Callable[[Connection], Awaitable[T]]) -> T:
     """Opens one connection, asks, and closes it."""
     settings = load()
 

@@ -4,7 +4,6 @@ import getpass
 import json
 from typing import Annotated, Any
 
-import asyncpg
 import typer
 from rich.markup import escape
 
@@ -20,10 +19,10 @@ from app.cli.common import (
 from app.db import events as event_table
 from app.db import look
 from app.db import sessions as session_table
+from app.db.connect import Connection
 from app.machine import Status
 from app.model import EventStatus
 
-Conn = asyncpg.Connection[asyncpg.Record]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one document on one line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")]
@@ -57,7 +56,7 @@ def list_sessions(
 def show_session(story: Story, workspace: Workspace = None, as_json: AsJson = False) -> None:
     """One session with its timeline and its drafts."""
 
-    async def everything(conn: Conn) -> dict[str, Any]:
+    async def everything(conn: Connection) -> dict[str, Any]:
         row = await _session(conn, story, workspace)
         return {
             **row,
@@ -153,7 +152,7 @@ def _act(
         out.print("Done.")
 
 
-async def _session(conn: Conn, story: int, workspace: str | None) -> dict[str, Any]:
+async def _session(conn: Connection, story: int, workspace: str | None) -> dict[str, Any]:
     rows = await look.session(conn, story, workspace=workspace)
     if not rows:
         fail(f"there is no session for story {story}")

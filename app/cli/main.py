@@ -2,7 +2,7 @@
 
 import typer
 
-from app.cli import look, run
+from app.cli import demo, dev, look, run, simulate
 
 app = typer.Typer(
     name="draftgate",
@@ -10,13 +10,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Takes Shortcut's webhook deliveries and drafts one patch per story, exactly once.",
 )
-app.command("dev")(run.dev)
-app.command("demo")(run.demo)
+app.command("dev")(dev.dev)
+app.command("demo")(demo.demo)
 app.command("serve")(run.serve)
 app.command("worker")(run.worker)
 app.command("migrate")(run.migrate)
-app.command("send")(run.send)
-app.command("simulate")(run.simulate)
+app.command("send")(simulate.send)
+app.command("simulate")(simulate.simulate)
 app.add_typer(look.sessions, name="sessions")
 app.add_typer(look.events, name="events")
 

@@ -1,0 +1,63 @@
+"""What `dev` and `demo` share: the environment and the processes of a trial run."""
+
+import secrets
+import shlex
+import socket
+import sys
+from dataclasses import dataclass, field
+
+from app.processes import Child
+
+#: `-P`: a worktree's own `app` must not be taken for ours.
+SAMPLE_DRAFTER = (sys.executable, "-P", "-m", "app.drafters.sample")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Draftgate and a simulated Shortcut on this machine, with secrets made for this run."""
+
+    dsn: str
+    service: socket.socket
+    simulator: socket.socket
+    secret: str = field(default_factory=lambda: secrets.token_hex(24), repr=False)
+    token: str = field(default_factory=lambda: secrets.token_hex(24), repr=False)
+
+    @property
+    def service_url(self) -> str:
+        return f"http://127.0.0.1:{self.service.getsockname()[1]}"
+
+    @property
+    def webhook_url(self) -> str:
+        return f"{self.service_url}/webhooks/shortcut"
+
+    @property
+    def simulator_url(self) -> str:
+        return f"http://127.0.0.1:{self.simulator.getsockname()[1]}"
+
+    def environment(self, drafter: tuple[str, ...] = SAMPLE_DRAFTER, **more: str) -> dict[str, str]:
+        """What the processes are told."""
+        return {
+            "DRAFTGATE_DATABASE_URL": self.dsn,
+            "DRAFTGATE_SHORTCUT_SECRETS": self.secret,
+            "DRAFTGATE_SHORTCUT_API_URL": f"{self.simulator_url}/api/v3",
+            "DRAFTGATE_SHORTCUT_API_TOKEN": self.token,
+            "DRAFTGATE_DRAFTER_COMMAND": shlex.join(drafter),
+            "DRAFTGATE_LOG_FORMAT": "console",
+            **more,
+        }
+
+    def serving(self, *roles: str, environment: dict[str, str]) -> Child:
+        """A `serve` on this trial's socket."""
+        chosen = [word for role in roles for word in ("--role", role)]
+        fd = self.service.fileno()
+        return Child(
+            arguments=["serve", "--fd", str(fd), *chosen], fds=[fd], environment=environment
+        )
+
+
+def listen(port: int) -> socket.socket:
+    """Listens on this port of the loopback, or on any free one if it is taken."""
+    try:
+        return socket.create_server(("127.0.0.1", port), backlog=2048)
+    except OSError:
+        return socket.create_server(("127.0.0.1", 0), backlog=2048)

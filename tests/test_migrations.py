@@ -1,0 +1,134 @@
+"""Migrations: from nothing, by many at once, and with one of them killed."""
+
+import asyncio
+import sys
+
+import asyncpg
+import pytest
+
+from app.errors import SchemaError
+from app.migrate import LOCK, latest, migrate, require_latest
+from tests.conftest import with_name
+from tests.locks import until
+
+MIGRATE = "import asyncio, sys; from app.migrate import migrate; asyncio.run(migrate(sys.argv[1]))"
+
+
+@pytest.fixture
+async def empty(server, dsn):
+    """The DSN of a database without a schema."""
+    conn = await asyncpg.connect(dsn)
+    await conn.execute("drop schema public cascade; create schema public")
+    await conn.close()
+    return dsn
+
+
+async def test_eight_may_migrate_at_once(empty):
+    """Processes that start together bring the schema up once, and none of them fails."""
+    await asyncio.gather(*(migrate(empty) for _ in range(8)))
+
+    conn = await asyncpg.connect(empty)
+    await require_latest(conn)
+    await conn.close()
+
+
+async def test_a_killed_migrator_holds_nobody_up(empty):
+    """One process is killed while it holds the lock; another one migrates."""
+    conn = await asyncpg.connect(empty)
+    await conn.execute("select pg_advisory_lock($1)", LOCK)
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", MIGRATE, empty)
+    waiting = "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
+    await until(lambda: conn.fetchval(waiting))
+    killed.kill()
+    await killed.wait()
+    await conn.execute("select pg_advisory_unlock($1)", LOCK)
+
+    await migrate(empty)
+
+    await require_latest(conn)
+    await conn.close()
+
+
+async def test_a_current_schema_is_left_alone(dsn):
+    """Migrating again changes nothing and keeps what is stored."""
+    conn = await asyncpg.connect(dsn)
+    await conn.execute(
+        "insert into events (source, dedupe_key, kind, body)"
+        " values ('s', gen_random_uuid(), 'v1', '')"
+    )
+
+    await migrate(dsn)
+
+    assert await conn.fetchval("select count(*) from events") == 1
+    await conn.close()
+
+
+async def test_a_missing_schema_is_said(empty):
+    """Without a schema a process does not start, and says what to do."""
+    conn = await asyncpg.connect(empty)
+    with pytest.raises(SchemaError, match="draftgate migrate"):
+        await require_latest(conn)
+    await conn.close()
+
+
+async def test_another_schema_is_said(conn):
+    """A schema of another version is refused, with both versions named."""
+    await conn.execute("update alembic_version set version_num = '9999'")
+
+    with pytest.raises(SchemaError, match=f"is at 9999, this version needs {latest()}"):
+        await require_latest(conn)
+
+
+async def test_no_column_forgets_its_time_zone(conn):
+    """Every instant is stored with its zone."""
+    naive = await conn.fetch(
+        "select table_name, column_name from information_schema.columns"
+        " where table_schema = 'public' and data_type = 'timestamp without time zone'"
+    )
+
+    assert naive == []
+
+
+async def test_numbers_do_not_run_out(conn):
+    """Every key that counts is a bigint."""
+    small = await conn.fetch(
+        "select table_name from information_schema.columns"
+        " where table_schema = 'public' and is_identity = 'YES' and data_type <> 'bigint'"
+    )
+
+    assert small == []
+
+
+async def test_every_foreign_key_has_an_index(conn):
+    """Deleting a session or an event scans no table for what hangs on it."""
+    without = await conn.fetch(
+        "select conrelid::regclass, conname from pg_constraint as fk"
+        " where contype = 'f' and not exists (select from pg_index"
+        " where indrelid = fk.conrelid and indkey[0] = fk.conkey[1])"
+    )
+
+    assert without == []
+
+
+async def test_no_index_holds_what_a_heartbeat_writes(conn):
+    """An index on the end of a claim would cost every beat its heap-only update."""
+    definitions = await conn.fetch(
+        "select indexdef from pg_indexes where tablename = 'patch_sessions'"
+    )
+
+    assert not [row for row in definitions if "claim_expires_at" in row["indexdef"]]
+
+
+async def test_the_clock_can_be_set_by_a_test(conn):
+    """What is due is asked of one clock, which is the server's unless a test sets it."""
+    assert await conn.fetchval("select app_now() = statement_timestamp()")
+
+    await conn.execute("set draftgate.now = '2026-01-02 03:04:05+00'")
+
+    assert await conn.fetchval("select app_now() = '2026-01-02 03:04:05+00'")
+    assert await conn.fetchval("select app_clock() = '2026-01-02 03:04:05+00'")
+
+
+def test_a_name_is_put_into_a_dsn():
+    """The tests' own helper keeps the host."""
+    assert with_name("postgresql://postgres@/postgres?host=/x", "t").endswith("/t?host=/x")

@@ -1,0 +1,68 @@
+"""Wake-ups make the loops quick, and are never what makes them right."""
+
+import asyncio
+
+from app.wake import CHANNEL, Bell
+from tests.locks import until
+
+
+async def test_a_ring_reaches_a_loop_of_the_same_process(database):
+    """A loop that waits is woken without the database."""
+    bell = Bell(database)
+    waiter = bell.waiter()
+
+    bell.ring()
+
+    assert waiter.is_set()
+
+
+async def test_a_ring_reaches_another_process(database):
+    """NOTIFY carries a ring to a listener elsewhere."""
+    here, there = Bell(database), Bell(database)
+    waiter = there.waiter()
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(here.send()), tasks.create_task(there.listen())]
+        await waiter.wait()  # The listener's own first look.
+        waiter.clear()
+
+        here.ring()
+
+        await asyncio.wait_for(waiter.wait(), 10)
+        for task in running:
+            task.cancel()
+
+
+async def test_a_listener_that_lost_its_connection_looks_again(database, conn):
+    """After a cut connection the listener reconnects, and wakes the loops for what it missed."""
+    bell = Bell(database)
+    waiter = bell.waiter()
+    listening = asyncio.create_task(bell.listen())
+    await waiter.wait()
+    waiter.clear()
+
+    await conn.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where application_name = 'draftgate listener' and datname = current_database()"
+    )
+    await conn.execute("select pg_notify($1, '')", CHANNEL)
+
+    await asyncio.wait_for(waiter.wait(), 10)
+    listening.cancel()
+
+
+async def test_rings_are_coalesced(database, conn):
+    """A thousand rings at once are one or two notifications, not a thousand."""
+    heard: list[str] = []
+    await conn.add_listener(CHANNEL, lambda *_: heard.append("ring"))
+    bell = Bell(database)
+    sending = asyncio.create_task(bell.send())
+
+    for _ in range(1000):
+        bell.ring()
+
+    async def has_heard() -> bool:
+        return await conn.fetchval("select true") and bool(heard)
+
+    await until(has_heard)
+    assert len(heard) <= 2
+    sending.cancel()
