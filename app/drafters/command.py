@@ -184,7 +184,7 @@ def _result_document(place: Workplace) -> bytes:
         return b""
     except OSError as error:
         raise DrafterError(f"the result file can't be read: {error.strerror}") from None
-    with open(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise DrafterError("the result file is not a regular file")
@@ -192,7 +192,10 @@ def _result_document(place: Workplace) -> bytes:
             raise DrafterError(
                 f"the result file is larger than {contract.LARGEST_RESULT_BYTES // 2**20} MiB"
             )
-        return file.read().strip()
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read().strip()
+    finally:
+        os.close(descriptor)
 
 
 def _draft(answer: Result, *, patch: str) -> Draft:

@@ -105,8 +105,8 @@ def printable(output: bytes, *, longest_chars: int) -> str:
 
 def slug(title: str) -> str:
     """The title as a part of a branch's or directory's name: `[a-z0-9-]`, never empty."""
-    plain = unicodedata.normalize("NFKD", title[:1000]).encode("ascii", "ignore").decode().lower()
-    words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+    plain = unicodedata.normalize("NFKD", title[:1000].casefold()).encode("ascii", "ignore")
+    words = re.sub(r"[^a-z0-9]+", "-", plain.decode()).strip("-")
     return words[:LONGEST_SLUG_CHARS].rstrip("-") or "story"
 
 

@@ -8,11 +8,11 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from app.errors import DrafterError
 
@@ -154,15 +154,25 @@ async def _drained(keep_bytes: int) -> AsyncIterator[_Tail]:
     reading, writing = os.pipe()
     tail = _Tail(keep_bytes, writing)
     loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(lambda: tail, os.fdopen(reading, "rb", 0))
-    try:
+    with ExitStack() as stack:
+        stack.callback(tail.hand_over)
+        pipe = os.fdopen(reading, "rb", 0)
+        with _closed_on_failure(pipe):
+            transport, _ = await loop.connect_read_pipe(lambda: tail, pipe)
+        stack.callback(transport.close)
         yield tail
         # Not for ever: something that got away may hold the pipe.
         with suppress(TimeoutError):
             await asyncio.wait_for(tail.closed.wait(), STREAM_SECONDS)
-    finally:
-        tail.hand_over()
-        transport.close()
+
+
+@contextmanager
+def _closed_on_failure(thing: IO[bytes] | socket.socket | asyncio.StreamWriter) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        thing.close()
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,25 +209,31 @@ async def _spawn(
 ) -> _Tree:
     """Starts a supervisor, which starts nothing before it is given a job."""
     ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_unix_connection(sock=ours)
     with theirs:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", SUPERVISOR, str(theirs.fileno())),
+        with _closed_on_failure(ours):
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+        with _closed_on_failure(writer):
+            process = await _supervisor(
+                str(theirs.fileno()),
                 stdin=streams[0],
                 stdout=streams[1],
                 stderr=streams[2],
-                cwd="/",
                 env=dict(environment),
-                start_new_session=True,
                 pass_fds=(theirs.fileno(), *hold),
             )
-        except BaseException as error:
-            writer.close()
-            if isinstance(error, OSError | ValueError):
-                raise DrafterError(f"no process could be started: {error}") from error
-            raise
     return _Tree(process, reader, writer)
+
+
+async def _supervisor(control: str, **settings: Any) -> Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", SUPERVISOR, control),
+            cwd="/",
+            start_new_session=True,
+            **settings,
+        )
+    except (OSError, ValueError) as error:
+        raise DrafterError(f"no process could be started: {error}") from error
 
 
 def _finished(

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -200,7 +199,7 @@ class Repository:
         Where nothing does, the patch that the drafter offered. Raises DrafterError unless the
         patch applies to the base.
         """
-        if not stat.S_ISDIR(os.lstat(place.work).st_mode):
+        if place.work.is_symlink() or not place.work.is_dir():
             raise DrafterError("the drafter replaced its worktree with something else")
         async with self._outside(place) as git:
             patch = patch_within_limits(await _changes(git, base)) or offered
