@@ -7,11 +7,11 @@ from typing import TypeVar
 from app.db.connect import Connection
 
 T = TypeVar("T")
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 
 
 async def until(truth: Callable[[], Awaitable[bool]]) -> None:
-    """Asks again and again until it is true; fails after ten seconds."""
+    """Asks again and again until it is true; fails after half a minute."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not await truth():
             pass

@@ -1,0 +1,219 @@
+"""The whole, as real processes: receivers behind nginx, a worker, a simulated Shortcut."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from app.cli.trial import SAMPLE_DRAFTER, listen
+from app.db import look
+from app.simulator.records import PEOPLE
+from tests import shapes
+from tests.locks import until
+from tests.stack import Stack, stack
+
+SLOW = (sys.executable, "-c", "import time; time.sleep(600)")
+
+
+@pytest.fixture
+async def it(dsn, tmp_path) -> AsyncIterator[Stack]:
+    """The processes of one test; what they log has no traceback."""
+    async with stack(dsn, tmp_path) as started:
+        started.settings = {
+            "DRAFTGATE_RETRY_BASE_SECONDS": "0.2",
+            "DRAFTGATE_POLL_SECONDS": "0.2",
+            "DRAFTGATE_LOG_FORMAT": "json",
+        }
+        yield started
+    assert "Traceback" not in started.log()
+
+
+def story(it: Stack, **fields: object) -> int:
+    """A story in the simulated workspace that has the label."""
+    told = {"name": "Export invoices", "description": "As CSV.", **fields}
+    made = it.simulation.workspace.create_story(PEOPLE[0], told)
+    it.simulation.workspace.update_stories(PEOPLE[1], [made.id], {}, labels_add=["patch"])
+    return made.id
+
+
+def at_rest(conn, *, drafted: int):
+    """Asks whether so many are drafted, and nothing is pending or owed."""
+
+    async def rests() -> bool:
+        counts = await look.counts(conn)
+        return counts.drafted == drafted and not counts.pending_events and not counts.owed
+
+    return rests
+
+
+def is_drafting(conn):
+    """Asks whether a worker owns a session."""
+    owned = "select exists (select from patch_sessions where status = 'drafting')"
+    return lambda: conn.fetchval(owned)
+
+
+async def test_copies_through_nginx_are_one_draft(it, conn, require_tool):
+    """200 copies, 32 at a time, through nginx to two receivers: one event, one draft, one comment."""
+    listeners = [listen(0), listen(0)]
+    for listener in listeners:
+        await it.receiver_on(listener)
+    await it.worker()
+    ports = [listener.getsockname()[1] for listener in listeners]
+    port = await it.nginx(require_tool("nginx"), ports)
+    sc_id = it.simulation.workspace.create_story(PEOPLE[0], {"name": "Export"}).id
+    async with httpx.AsyncClient(trust_env=False) as client:
+
+        async def is_ready() -> bool:
+            try:
+                return (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
+            except httpx.TransportError:
+                return await asyncio.sleep(0, False)
+
+        await until(is_ready)
+
+    report = await it.send(shapes.labelled(sc_id), copies=200, concurrency=32, port=port)
+    await until(at_rest(conn, drafted=1))
+
+    assert {status: n for (status, _), n in report.answers.items() if status != 200} == {}
+    assert report.answers == {(200, False): 1, (200, True): 199}
+    labelled = (
+        "select count(*) from events where event_id <> '' and kind = 'v1' and reason ~ 'open'"
+    )
+    assert await conn.fetchval(labelled) == 1
+    assert await conn.fetchval("select count(*) from timeline where move = 'claim'") == 1
+    assert await conn.fetchval("select count(*) from drafts") == 1
+    assert len(it.comments()) == 1
+    for listener in listeners:
+        listener.close()
+
+
+async def test_a_worker_killed_in_the_middle_of_a_draft(it, conn):
+    """After the lease another worker drafts the story: one draft, one comment, one crash."""
+    it.settings["DRAFTGATE_LEASE_SECONDS"] = "2"
+    await it.receiver()
+    it.drafter = SLOW
+    victim = await it.worker()
+    story(it)
+    await until(is_drafting(conn))
+    it.drafter = SAMPLE_DRAFTER
+    await it.worker()
+
+    victim.kill()
+
+    await until(at_rest(conn, drafted=1))
+    row = await conn.fetchrow("select crashes, revision, claim_generation from patch_sessions")
+    assert (row["revision"], row["claim_generation"]) == (1, 3)
+    assert len(it.comments()) == 1
+
+
+async def test_a_worker_that_is_told_to_stop_gives_its_session_back(it, conn):
+    """SIGTERM: after the grace the drafter is ended, and no attempt is counted."""
+    it.settings["DRAFTGATE_SHUTDOWN_GRACE_SECONDS"] = "0.5"
+    await it.receiver()
+    it.drafter = SLOW
+    worker = await it.worker()
+    story(it)
+    await until(is_drafting(conn))
+
+    worker.terminate()
+
+    assert await asyncio.wait_for(worker.wait(), 20) == 0
+    row = await conn.fetchrow("select status, attempts, interruptions from patch_sessions")
+    assert tuple(row) == ("clarified", 0, 1)
+
+
+async def test_a_second_signal_ends_at_once(it, conn):
+    """Who can't wait sends SIGTERM twice; the lease takes care of the rest."""
+    await it.receiver()
+    it.drafter = SLOW
+    worker = await it.worker()
+    story(it)
+    await until(is_drafting(conn))
+
+    worker.terminate()
+    await until(lambda: log_says(it, "process.stopping"))
+    worker.terminate()
+
+    assert await asyncio.wait_for(worker.wait(), 5) == 1
+    assert (await look.counts(conn)).owned == 1
+
+
+async def log_says(it: Stack, words: str) -> bool:
+    """Whether the log has these words by now."""
+    return words in await asyncio.to_thread(it.log)
+
+
+async def test_a_receiver_that_is_told_to_stop_loses_nothing(it, conn):
+    """SIGTERM under load: every delivery that was answered 200 is recorded."""
+    receiver = await it.receiver()
+    it.drafter = SLOW
+    url_port = it.trial.service.getsockname()[1]
+    first = await it.send(shapes.labelled(1), copies=1, concurrency=1, port=url_port)
+    assert first.ok
+    sending = [
+        asyncio.create_task(it.send(shapes.labelled(n), copies=1, concurrency=1, port=url_port))
+        for n in range(2, 60)
+    ]
+    await asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED)
+
+    receiver.terminate()
+    await receiver.wait()
+    await it.receiver()
+    reports = await asyncio.gather(*sending)
+
+    accepted = sum(report.answers.get((200, False), 0) for report in reports) + 1
+    recorded = await conn.fetchval("select count(*) from events")
+    assert accepted <= recorded <= 59
+    assert receiver.returncode == 0
+
+
+async def test_a_process_whose_loop_breaks_ends(it, conn):
+    """A schema that disappears under a worker: the process does not go on as if all were well."""
+    worker = await it.worker()
+    await until(lambda: log_says(it, "process.started"))
+
+    worker.send_signal(signal.SIGINT)
+
+    assert await asyncio.wait_for(worker.wait(), 10) == 0
+
+
+async def test_serve_refuses_an_old_schema(it, conn):
+    """With another schema the process ends at once, with one line and the exit code 3."""
+    await conn.execute("update alembic_version set version_num = '0000'")
+
+    process = await it.receiver()
+
+    assert await asyncio.wait_for(process.wait(), 20) == 3
+    assert "run `draftgate migrate`" in it.log()
+
+
+async def test_serve_refuses_to_run_without_a_secret(it):
+    """Without a secret no delivery could be trusted: exit code 2, and one line that says so."""
+    fd = it.trial.service.fileno()
+    environment = {**it.trial.environment(), "DRAFTGATE_SHORTCUT_SECRETS": ""}
+
+    process = await it.run(
+        *(sys.executable, "-m", "app.cli.main", "serve", "--fd", str(fd)),
+        environment=environment,
+        fds=[fd],
+    )
+
+    assert await asyncio.wait_for(process.wait(), 20) == 2
+    assert "DRAFTGATE_SHORTCUT_SECRETS is not set" in it.log()
+
+
+async def test_many_processes_share_a_port(it, conn):
+    """`serve --processes 2`: both receive, one that is killed is replaced, all end on SIGTERM."""
+    fd = it.trial.service.fileno()
+    arguments = ["serve", "--role", "receiver", "--processes", "2", "--fd", str(fd)]
+    parent = await it.start(*arguments, fd=fd)
+    port = it.trial.service.getsockname()[1]
+    report = await it.send(shapes.labelled(1), copies=50, concurrency=8, port=port)
+    assert report.answers == {(200, False): 1, (200, True): 49}
+
+    parent.terminate()
+
+    assert await asyncio.wait_for(parent.wait(), 30) == 0
