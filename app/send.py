@@ -92,7 +92,8 @@ async def send(
 
         async def post_what_is_left() -> None:
             for index in order:
-                answer = await _post(http, url, index, bodies[index], signatures[index])
+                body, signature = bodies[index], signatures[index]
+                answer = await post(http, url, body, signature=signature, index=index)
                 tally.add(answer)
                 if on_answer is not None:
                     on_answer(answer)
@@ -101,6 +102,38 @@ async def send(
             for _ in range(min(concurrency, len(bodies) * repeat)):
                 tasks.create_task(post_what_is_left())
     return tally.report(seconds=perf_counter() - started)
+
+
+async def post(
+    http: httpx.AsyncClient,
+    url: str,
+    body: bytes,
+    *,
+    signature: str | None,
+    index: int = 0,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> Answer:
+    """Posts one delivery; whatever becomes of it is an answer."""
+    headers = {"Content-Type": "application/json"}
+    if signature is not None:
+        headers["Payload-Signature"] = signature
+    status, duplicate, error = None, None, None
+    started = perf_counter()
+    try:
+        # httpx bounds each read; an answer that drips would never end.
+        async with asyncio.timeout(timeout_seconds):
+            async with http.stream("POST", url, content=body, headers=headers) as response:
+                duplicate = _duplicate(await _beginning(response))
+                status = response.status_code
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as failure:
+        error = type(failure).__name__
+    return Answer(
+        index=index,
+        status=status,
+        duplicate=duplicate,
+        error=error,
+        milliseconds=(perf_counter() - started) * 1000,
+    )
 
 
 def _check(bodies: int, repeat: int, concurrency: int) -> None:
@@ -122,29 +155,6 @@ def _order(bodies: int, repeat: int, dice: random.Random | None) -> Iterable[int
 
 def _in_turn(bodies: int, repeat: int) -> Iterator[int]:
     return (index for _ in range(repeat) for index in range(bodies))
-
-
-async def _post(
-    http: httpx.AsyncClient, url: str, index: int, body: bytes, signature: str
-) -> Answer:
-    headers = {"Content-Type": "application/json", "Payload-Signature": signature}
-    status, duplicate, error = None, None, None
-    started = perf_counter()
-    try:
-        # httpx bounds each read; an answer that drips would never end.
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            async with http.stream("POST", url, content=body, headers=headers) as response:
-                duplicate = _duplicate(await _beginning(response))
-                status = response.status_code
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as failure:
-        error = type(failure).__name__
-    return Answer(
-        index=index,
-        status=status,
-        duplicate=duplicate,
-        error=error,
-        milliseconds=(perf_counter() - started) * 1000,
-    )
 
 
 async def _beginning(response: httpx.Response) -> bytes:
