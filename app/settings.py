@@ -125,6 +125,20 @@ class Settings(BaseSettings):
         "info", pattern="^(debug|info|warning|error)$", description="Least level that is logged"
     )
 
+    @field_validator(
+        "database_url",
+        "listen_database_url",
+        "shortcut_api_token",
+        "bot_member_id",
+        "trigger_owner",
+        "trigger_state",
+        "repository",
+        mode="before",
+    )
+    @classmethod
+    def _empty_is_unset(cls, value: Any) -> Any:
+        return None if value == "" else value
+
     @field_validator("shortcut_secrets", mode="before")
     @classmethod
     def _split_secrets(cls, value: Any) -> Any:

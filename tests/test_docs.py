@@ -1,0 +1,64 @@
+"""What the documents say is what the code does."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from app.machine import as_mermaid
+from app.settings import PREFIX, Settings
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
+
+
+def shown(default: object) -> str:
+    """A default as the table shows it."""
+    if default is None or default == () or default == "":
+        return ""
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def settings_table() -> str:
+    """The README's table of settings, made from the code."""
+    rows = [
+        f"| `{PREFIX}{name.upper()}` | {shown(field.default)} | {field.description} |"
+        for name, field in Settings.model_fields.items()
+    ]
+    return "\n".join(["| variable | default | meaning |", "| --- | --- | --- |", *rows])
+
+
+def test_the_readme_lists_every_setting():
+    """Each variable with its default and its meaning, as the code has them."""
+    assert settings_table() in README
+
+
+def test_the_drawing_is_made_from_the_table():
+    """docs/design.md shows the state machine as it is."""
+    assert as_mermaid() in (ROOT / "docs" / "design.md").read_text()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document):
+    """Every relative link in a document leads to a file that is there."""
+    links = re.findall(r"\]\((?!https?://|#|shortcutapp:)([^)#\s]+)", document.read_text())
+
+    missing = [link for link in links if not (document.parent / link).exists()]
+
+    assert missing == []
+
+
+def test_the_commands_of_the_readme_exist():
+    """What the README tells people to type is there: make targets and subcommands."""
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"`make ([a-z]+)", README))
+    commands = set(re.findall(r"`draftgate ([a-z]+)", README))
+    known = subprocess.run(
+        [ROOT / ".venv/bin/draftgate", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+
+    assert [target for target in targets if f"\n{target}:" not in makefile] == []
+    assert [command for command in commands if f" {command} " not in known] == []
