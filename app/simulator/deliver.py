@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
+from ssl import SSLContext
 
 import httpx
 
@@ -158,14 +159,9 @@ class Deliverer:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        limits = httpx.Limits(max_connections=self.weather.senders)
-        async with (
-            httpx.AsyncClient(
-                trust_env=False, timeout=self.weather.timeout_seconds, limits=limits
-            ) as http,
-            asyncio.TaskGroup() as tasks,
-        ):
-            senders = [tasks.create_task(self._send(http)) for _ in range(self.weather.senders)]
+        tls = httpx.create_ssl_context(trust_env=False)
+        async with asyncio.TaskGroup() as tasks:
+            senders = [tasks.create_task(self._send(tls)) for _ in range(self.weather.senders)]
             try:
                 yield
             finally:
@@ -225,19 +221,20 @@ class Deliverer:
         if self._open == 0:
             self._idle.set()
 
-    async def _send(self, http: httpx.AsyncClient) -> None:
-        while True:
-            parcel = await self._due.get()
-            body, secret = parcel.outgoing.body, parcel.hook.secret
-            answer = await post(
-                http,
-                parcel.hook.url,
-                body,
-                signature=sign(secret, body) if secret else None,
-                timeout_seconds=self.weather.timeout_seconds,
-            )
-            self._note(parcel, answer)
-            self._finish_or_repeat(parcel, answer)
+    async def _send(self, tls: SSLContext) -> None:
+        async with httpx.AsyncClient(verify=tls, trust_env=False) as http:
+            while True:
+                parcel = await self._due.get()
+                body, secret = parcel.outgoing.body, parcel.hook.secret
+                answer = await post(
+                    http,
+                    parcel.hook.url,
+                    body,
+                    signature=sign(secret, body) if secret else None,
+                    timeout_seconds=self.weather.timeout_seconds,
+                )
+                self._note(parcel, answer)
+                self._finish_or_repeat(parcel, answer)
 
     def _finish_or_repeat(self, parcel: _Parcel, answer: Answer) -> None:
         lost = answer.status is None or answer.status == 429 or answer.status >= 500
