@@ -18,11 +18,11 @@ from app.errors import ShortcutRefused, ShortcutUnavailable
 from app.shortcut.client import ShortcutClient
 from app.shortcut.envelope import read
 from app.shortcut.signature import verify
-from app.simulator import create_simulator
 from app.simulator.deliver import Deliverer, Hook, Weather
 from app.simulator.deliveries import Outgoing, v1
 from app.simulator.deliveries_v2 import v2
 from app.simulator.records import AGENT, AGENT_ID, INSTALLATION_ID, PEOPLE, STATES, Change
+from app.simulator.server import create_simulator
 from app.simulator.workspace import Workspace
 
 SECRET = "a secret of some length"

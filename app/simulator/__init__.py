@@ -1,5 +1,1 @@
 """A Shortcut workspace on this machine, that delivers badly on purpose."""
-
-from app.simulator.server import create_simulator
-
-__all__ = ["create_simulator"]
