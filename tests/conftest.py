@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ from app.embedded import postgres
 from app.migrate import migrate
 from tests.ladder import Ladder
 from tests.ladder import ladder as make_ladder
+from tests.pgbouncer import pgbouncer, through
 
 #: Tests want speed and lose nothing by a crash of the machine.
 FAST = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=300"
@@ -73,10 +74,22 @@ async def _admin(server: str, statement: str) -> None:
         await conn.close()
 
 
+@pytest.fixture(scope="session")
+def pooler(server: str) -> Iterator[str | None]:
+    """Where PgBouncer listens, in transaction mode, when the tests are told to go through it."""
+    if os.environ.get("DRAFTGATE_TEST_PGBOUNCER") != "1":
+        yield None
+        return
+    with pgbouncer(server) as directory:
+        yield directory
+
+
 @pytest.fixture
-def database(dsn: str) -> Database:
+def database(dsn: str, pooler: str | None) -> Database:
     """The fresh database, as the service is told of it."""
-    return Database(dsn=dsn, listen_dsn=dsn)
+    if pooler is None:
+        return Database(dsn=dsn, listen_dsn=dsn)
+    return Database(dsn=through(pooler, dsn), listen_dsn=dsn, statement_cache_size=0)
 
 
 @pytest.fixture
@@ -86,13 +99,16 @@ async def pool(database: Database) -> AsyncIterator[Pool]:
         yield pool
 
 
+Connect = Callable[[], Awaitable[Connection]]
+
+
 @pytest.fixture
-async def connect(database: Database) -> AsyncIterator[Callable[[], "asyncio.Future[Connection]"]]:
-    """Opens independent connections, which are closed when the test ends."""
-    opened: list[asyncpg.Connection[asyncpg.Record]] = []
+async def connect(dsn: str) -> AsyncIterator[Connect]:
+    """Opens independent connections to the server itself; they are closed when the test ends."""
+    opened: list[Connection] = []
 
     async def open_one() -> Connection:
-        conn = await database.connect("test")
+        conn = await Database(dsn=dsn, listen_dsn=dsn).connect("test")
         opened.append(conn)
         return conn
 
@@ -102,7 +118,7 @@ async def connect(database: Database) -> AsyncIterator[Callable[[], "asyncio.Fut
 
 
 @pytest.fixture
-async def conn(connect: Callable[[], "asyncio.Future[Connection]"]) -> Connection:
+async def conn(connect: Connect) -> Connection:
     """One connection of the test's own."""
     return await connect()
 

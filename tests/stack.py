@@ -11,6 +11,7 @@ from pathlib import Path
 
 from app.cli.simulate import serve_app
 from app.cli.trial import SAMPLE_DRAFTER, Trial, listen
+from app.db.connect import Database
 from app.processes import Child, argv
 from app.send import Report, send
 from app.simulator.records import AGENT
@@ -112,12 +113,12 @@ class Stack:
 
 
 @asynccontextmanager
-async def stack(dsn: str, home: Path, **simulated: object) -> AsyncIterator[Stack]:
+async def stack(database: Database, home: Path, **simulated: object) -> AsyncIterator[Stack]:
     """A simulated workspace and whatever a test starts beside it."""
     stopping = asyncio.Event()
     async with AsyncExitStack() as closing:
         service, simulator = (closing.enter_context(listen(0)) for _ in range(2))
-        trial = Trial(dsn=dsn, service=service, simulator=simulator)
+        trial = Trial(dsn=database.dsn, service=service, simulator=simulator)
         app = create_simulator(
             webhook_url=trial.webhook_url,
             secret=trial.secret,
@@ -127,6 +128,8 @@ async def stack(dsn: str, home: Path, **simulated: object) -> AsyncIterator[Stac
         )
         serving = asyncio.create_task(serve_app(app, simulator, stopping))
         it = Stack(trial, app.state.simulation, home)
+        it.settings["DRAFTGATE_LISTEN_DATABASE_URL"] = database.listen_dsn
+        it.settings["DRAFTGATE_DATABASE_STATEMENT_CACHE"] = str(database.statement_cache_size)
         try:
             yield it
         finally:

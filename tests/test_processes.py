@@ -19,10 +19,10 @@ SLOW = (sys.executable, "-c", "import time; time.sleep(600)")
 
 
 @pytest.fixture
-async def it(dsn, tmp_path) -> AsyncIterator[Stack]:
+async def it(database, tmp_path) -> AsyncIterator[Stack]:
     """The processes of one test; what they log has no traceback."""
-    async with stack(dsn, tmp_path) as started:
-        started.settings = {
+    async with stack(database, tmp_path) as started:
+        started.settings |= {
             "DRAFTGATE_RETRY_BASE_SECONDS": "0.2",
             "DRAFTGATE_POLL_SECONDS": "0.2",
             "DRAFTGATE_LOG_FORMAT": "json",
@@ -56,7 +56,7 @@ def is_drafting(conn):
 
 
 async def test_copies_through_nginx_are_one_draft(it, conn, require_tool):
-    """200 copies, 32 at a time, through nginx to two receivers: one event, one draft, one comment."""
+    """200 copies, 32 at a time, through nginx to two receivers: one event, draft and comment."""
     listeners = [listen(0), listen(0)]
     for listener in listeners:
         await it.receiver_on(listener)
