@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
@@ -70,6 +70,7 @@ class Workshop:
     Attributes:
         endings: a pool that only the ends of claims use, so that they never wait for work.
         cut_off: set when the process must go and running work is to be given back.
+        held: the claims that this process holds, by session and generation.
     """
 
     worker: str
@@ -81,6 +82,7 @@ class Workshop:
     bell: Bell
     limits: Limits
     cut_off: asyncio.Event
+    held: dict[tuple[int, int], Held] = field(default_factory=dict)
 
     async def clarify_tick(self) -> bool:
         """opened -> asking -> clarified for the next opened session; True if there was one."""
@@ -89,6 +91,17 @@ class Workshop:
     async def draft_tick(self) -> bool:
         """clarified -> drafting -> drafted for the next session; True if there was one."""
         return await self._tick(Phase.DRAFT, self._draft)
+
+    async def watch_tick(self) -> bool:
+        """Ends work whose claim is gone, sooner than its next beat would find out."""
+        keys = list(self.held)
+        if keys:
+            async with take(self.endings) as conn:
+                lost = await gate.lost(conn, keys)
+            for position in lost:
+                if keys[position] in self.held:
+                    self.held[keys[position]].lose()
+        return False
 
     async def expire_tick(self) -> bool:
         """Takes claims back that have run out; True if there were any."""
@@ -118,9 +131,7 @@ class Workshop:
         ):
             log.info("claim.won", phase=phase, attempt=claim.attempt)
             async with self.heart.hold(claim, asked_at=asked_at, cut_off=self.cut_off) as held:
-                ending = await self._work(held, claim, work)
-                if ending is not None:
-                    await self._end(claim, ending)
+                await self._end(claim, await self._work_registered(held, claim, work))
         self.bell.ring()
         return True
 
@@ -132,8 +143,16 @@ class Workshop:
             phase_limit=self.limits.drafter_timeout + PHASE_SLACK,
         )
 
-    async def _work(self, held: Held, claim: Claim, work: Work) -> Ending | None:
-        """Runs the work and gives the statement that ends the claim; None if it is lost."""
+    async def _work_registered(self, held: Held, claim: Claim, work: Work) -> Ending:
+        key = (claim.session_id, claim.generation)
+        self.held[key] = held
+        try:
+            return await self._work(held, claim, work)
+        finally:
+            del self.held[key]
+
+    async def _work(self, held: Held, claim: Claim, work: Work) -> Ending:
+        """Runs the work and gives the statement that ends the claim, however that went."""
         try:
             result = await held.run(work(claim))
         except _StoryGone as gone:
@@ -148,7 +167,7 @@ class Workshop:
             log.exception("work.broke")
             return self._failed(claim, f"an error of ours: {type(error).__name__}")
         if result is End.LOST:
-            return None
+            return partial(_confirm_stopped, claim=claim)
         if result is End.CUT_OFF:
             return self._release(claim, "interrupted by a shutdown", failed=False)
         return result
@@ -216,12 +235,19 @@ class Workshop:
         return story
 
 
+async def _confirm_stopped(conn: Connection, claim: Claim) -> bool:
+    await gate.confirm_stopped(conn, claim)
+    return False
+
+
 async def _hand_back(conn: Connection, claim: Claim, draft: Draft) -> bool:
     if draft.questions:
         text = words.questions(draft)
         comment = Comment(key=_key("questions", claim), kind="questions", text=text)
         return await gate.question(conn, claim, draft, comment=comment)
-    comment = Comment(key=_key("draft", claim), kind="draft", text=words.draft(claim, draft))
+    comment = Comment(
+        key=_key("draft", claim), kind="draft", text=words.draft(claim.revision + 1, draft)
+    )
     completed = await gate.complete(conn, claim, draft, comment=comment)
     if not completed:
         await gate.keep_late_result(conn, claim, draft)

@@ -43,6 +43,7 @@ class Engine:
         ticks: list[Tick] = [
             self.applier.tick,
             self.workshop.expire_tick,
+            self.workshop.watch_tick,
             self.workshop.clarify_tick,
             *[self.workshop.draft_tick] * self.slots,
         ]

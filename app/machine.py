@@ -34,6 +34,7 @@ class Move(StrEnum):
     EXPIRE = "expire"
     FAIL = "fail"
     REVISE = "revise"
+    ADOPT = "adopt"
     RETRY = "retry"
     CLOSE = "close"
 
@@ -65,6 +66,7 @@ TRANSITIONS: Mapping[Status, Mapping[Move, Status]] = {
     },
     Status.CLARIFIED: {
         Move.CLAIM: Status.DRAFTING,
+        Move.ADOPT: Status.DRAFTED,
         Move.CLOSE: Status.CLOSED,
     },
     Status.DRAFTING: {
@@ -77,10 +79,12 @@ TRANSITIONS: Mapping[Status, Mapping[Move, Status]] = {
     },
     Status.DRAFTED: {
         Move.REVISE: Status.CLARIFIED,
+        Move.ADOPT: Status.DRAFTED,
         Move.CLOSE: Status.CLOSED,
     },
     Status.FAILED: {
         Move.RETRY: Status.CLARIFIED,
+        Move.ADOPT: Status.DRAFTED,
         Move.CLOSE: Status.CLOSED,
     },
     Status.CLOSED: {

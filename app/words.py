@@ -1,15 +1,14 @@
 """Every text that goes out to a story. No I/O."""
 
 from app.errors import DraftgateError
-from app.model import Claim, Draft
+from app.model import Draft
 
 #: The largest comment that is sent, in characters; Shortcut takes 100,000.
 LONGEST_COMMENT_CHARS = 60_000
 
 
-def draft(claim: Claim, draft: Draft) -> str:
+def draft(revision: int, draft: Draft) -> str:
     """The comment that hands a draft back."""
-    revision = claim.revision + 1
     summary = draft.summary.strip() or "No summary was given."
     head = f"**Draft {revision}**\n\n{summary}\n\n{_stat(draft.patch)}"
     apply = f"Apply it with `git apply` on the base it was made from:\n\n{_fenced(draft.patch)}"

@@ -314,6 +314,38 @@ async def test_a_late_result_is_kept_as_evidence(ladder, conn):
     ]
 
 
+async def test_a_late_result_can_be_adopted_once(ladder, conn):
+    """An operator hands a stale worker's result to the story, as a revision, and not twice."""
+    stale = await ladder.claimed(worker="stale")
+    await ladder.lapse()
+    await expire(conn)
+    await gate.keep_late_result(conn, stale, DRAFT)
+    owed = comment(stale, "adopted")
+
+    adopted = [
+        await gate.adopt(conn, stale.session_id, stale.generation, actor="me", comment=owed)
+        for _ in range(2)
+    ]
+
+    assert adopted == [True, False]
+    row = await ladder.session()
+    assert (row["status"], row["revision"]) == ("drafted", 1)
+    assert await conn.fetchval("select count(*) from outbox") == 1
+    assert (await look.drafts(conn, row["id"]))[0]["generation"] == stale.generation
+
+
+async def test_a_late_result_is_not_adopted_while_a_worker_owns_the_session(ladder, conn):
+    """What another worker is drafting at the moment is not overtaken by an operator."""
+    stale = await reassigned(ladder, conn)
+    await gate.keep_late_result(conn, stale, DRAFT)
+    before = await everything(ladder)
+    owed = comment(stale, "adopted")
+
+    assert not await gate.adopt(conn, stale.session_id, stale.generation, actor="me", comment=owed)
+
+    assert await everything(ladder) == before
+
+
 # --- completing ------------------------------------------------------------------------------
 
 

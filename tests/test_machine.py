@@ -66,6 +66,13 @@ async def _revise(ladder: Ladder, claim: Claim) -> None:
     await ladder.deliver(shapes.commented(1, minute=30, text="/revise Shorter.", comment=9))
 
 
+async def _adopt(ladder: Ladder, claim: Claim) -> None:
+    await gate.keep_late_result(ladder.conn, claim, DRAFT)
+    owed = comment(claim, "adopted")
+    ids = (claim.session_id, claim.generation)
+    await gate.adopt(ladder.conn, *ids, actor="operator", comment=owed)
+
+
 async def _retry(ladder: Ladder, claim: Claim) -> None:
     await sessions.retry(ladder.conn, claim.session_id, actor="operator")
 
@@ -86,6 +93,7 @@ DO = {
     Move.EXPIRE: _expire,
     Move.FAIL: _fail,
     Move.REVISE: _revise,
+    Move.ADOPT: _adopt,
     Move.RETRY: _retry,
     Move.CLOSE: _close,
 }

@@ -237,14 +237,17 @@ async def test_closing_a_session_ends_its_drafter(ladder, workshop, tmp_path):
     await ladder.clarified()
     pid_file = tmp_path / "pid"
     source = f"import os; open({str(pid_file)!r}, 'w').write(str(os.getpid())); {FOR_EVER}"
-    short = replace(LIMITS, lease=timedelta(seconds=1))
+    worker = workshop(source)
 
-    async with drafting(workshop(source, limits=short), ladder):
+    async with drafting(worker, ladder):
         await until(lambda: asyncio.to_thread(has_text, pid_file))
         await ladder.deliver(shapes.archived(1, minute=9))
+        await worker.watch_tick()
 
     assert (await ladder.session())["status"] == "closed"
     assert not await asyncio.to_thread(is_running, pid_file)
+    told = await ladder.conn.fetch("select move, generation from timeline order by id")
+    assert tuple(told[-1]) == ("stopped", 1)
 
 
 def has_text(path: Path) -> bool:

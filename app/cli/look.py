@@ -3,10 +3,12 @@
 import getpass
 import json
 from typing import Annotated, Any
+from uuid import uuid4
 
 import typer
 from rich.markup import escape
 
+from app import words
 from app.cli.common import (
     ask_database,
     errors_as_exit_codes,
@@ -17,11 +19,12 @@ from app.cli.common import (
     readable,
 )
 from app.db import events as event_table
-from app.db import look
+from app.db import gate, look
 from app.db import sessions as session_table
 from app.db.connect import Connection
+from app.db.gate import Comment
 from app.machine import Status
-from app.model import EventStatus
+from app.model import Draft, EventStatus
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one document on one line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -62,6 +65,7 @@ def show_session(story: Story, workspace: Workspace = None, as_json: AsJson = Fa
             **row,
             "timeline": await look.timeline(conn, row["id"]),
             "drafts": await look.drafts(conn, row["id"]),
+            "late_results": await look.late_results(conn, row["id"]),
         }
 
     with errors_as_exit_codes():
@@ -75,8 +79,10 @@ def show_session(story: Story, workspace: Workspace = None, as_json: AsJson = Fa
             found["timeline"], ("at", "move", "status", "generation", "actor", "event_id", "reason")
         )
         for draft in found["drafts"]:
-            out.print(f"\n[bold]Draft {draft['revision']}[/] {escape(draft['summary'])}")
-            out.print(escape(draft["patch"]), soft_wrap=True)
+            _print_patch(f"Draft {draft['revision']}", draft)
+        for late in found["late_results"]:
+            adopted = "adopted" if late["adopted_at"] else "not adopted"
+            _print_patch(f"Late result of generation {late['generation']}, {adopted}:", late)
 
 
 @sessions.command("retry")
@@ -90,6 +96,30 @@ def release_session(story: Story, workspace: Workspace = None, yes: Yes = False)
     """Take the session from its worker, whose result will count for nothing."""
     does = "take it from its worker and have another one start over"
     _act(story, workspace, yes, does, session_table.take_away, "is not owned by a worker")
+
+
+@sessions.command("adopt")
+def adopt_late_result(
+    story: Story,
+    generation: Annotated[int, typer.Argument(metavar="GENERATION", min=1)],
+    workspace: Workspace = None,
+    yes: Yes = False,
+) -> None:
+    """Take a late result, which came from a worker that had lost its claim, as the draft."""
+
+    async def adopt(conn: Connection, session_id: int, *, actor: str) -> bool:
+        rows = await look.late_results(conn, session_id)
+        found = [row for row in rows if row["generation"] == generation]
+        if not found:
+            return False
+        draft = Draft(summary=found[0]["summary"], patch=found[0]["patch"])
+        revision = len(await look.drafts(conn, session_id)) + 1
+        key = f"draftgate:adopted:{uuid4()}:g{generation}"
+        comment = Comment(key=key, kind="draft", text=words.draft(revision, draft))
+        return await gate.adopt(conn, session_id, generation, actor=actor, comment=comment)
+
+    does = f"hand the late result of generation {generation} to the story"
+    _act(story, workspace, yes, does, adopt, "has no such result, or is owned by a worker")
 
 
 @events.command("list")
@@ -167,9 +197,19 @@ def _print_fields(row: dict[str, Any]) -> None:
         out.print(f"[bold]{name:<{width}}[/]  {escape(readable(value))}", soft_wrap=True)
 
 
+def _print_patch(title: str, made: dict[str, Any]) -> None:
+    out.print(f"\n[bold]{title}[/] {escape(readable(made['summary']))}")
+    out.print(escape(_visible(made["patch"])), soft_wrap=True)
+
+
 def _pretty(body: bytes) -> str:
     try:
         text = json.dumps(json.loads(body), indent=2)
     except (ValueError, RecursionError):
         text = body.decode(errors="backslashreplace")
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+    return _visible(text)
+
+
+def _visible(text: str) -> str:
+    """The text without what a terminal would obey."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)

@@ -7,6 +7,7 @@ statement may have been carried out, which is why a claim can be asked for again
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -334,6 +335,85 @@ async def keep_late_result(conn: Connection, claim: Claim, draft: Draft) -> None
         draft.patch,
         draft.cost_usd,
         json.dumps(draft.meta),
+    )
+
+
+async def adopt(
+    conn: Connection, session_id: int, generation: int, *, actor: str, comment: Comment
+) -> bool:
+    """clarified, failed, drafted -> drafted, with what a worker made after it lost its claim.
+
+    False: there is no such result, it was adopted before, or a worker owns the session.
+    """
+    adopted = await conn.fetchval(
+        """
+        with result as materialized (
+            select * from late_results
+             where session_id = $1 and generation = $2 and adopted_at is null
+               for update
+        ), adopted as (
+            update patch_sessions as session
+               set status = 'drafted', claim_generation = claim_generation + 1,
+                   revision = revision + 1, attempts = 0, crashes = 0, last_error = null,
+                   updated_at = app_clock()
+              from result
+             where session.id = result.session_id
+               and session.status in ('clarified', 'failed', 'drafted')
+            returning session.*
+        ), marked as (
+            update late_results set adopted_at = app_clock()
+             where session_id = $1 and generation = $2 and exists (select from adopted)
+        ), told as (
+            insert into timeline (session_id, move, status, generation, actor)
+            select id, 'adopt', status, claim_generation, $3 from adopted
+        ), kept as (
+            insert into drafts (session_id, revision, generation, summary, patch, cost_usd, meta)
+            select adopted.id, adopted.revision, result.generation, result.summary, result.patch,
+                   result.cost_usd, result.meta
+              from adopted, result
+        ), owed as (
+            insert into outbox (session_id, key, kind, text) select id, $4, $5, $6 from adopted
+        )
+        select id from adopted
+        """,
+        session_id,
+        generation,
+        actor,
+        comment.key,
+        comment.kind,
+        comment.text,
+    )
+    return adopted is not None
+
+
+async def lost(conn: Connection, held: Sequence[tuple[int, int]]) -> list[int]:
+    """Of these claims, as (session, generation), the positions of those that are no longer held."""
+    rows = await conn.fetch(
+        """
+        select claim.position from unnest($1::bigint[], $2::bigint[]) with ordinality
+            as claim (session_id, generation, position)
+         where not exists (
+            select from patch_sessions
+             where id = claim.session_id and claim_generation = claim.generation
+               and status in ('asking', 'drafting'))
+        """,
+        [session_id for session_id, _ in held],
+        [generation for _, generation in held],
+    )
+    return [row["position"] - 1 for row in rows]
+
+
+async def confirm_stopped(conn: Connection, claim: Claim) -> None:
+    """Tells in the timeline that the work under a lost claim has come to its end."""
+    await conn.execute(
+        """
+        insert into timeline (session_id, move, status, generation, actor, reason)
+        select id, 'stopped', status, $2, $3, 'its claim was lost, and its work has been ended'
+          from patch_sessions where id = $1
+        """,
+        claim.session_id,
+        claim.generation,
+        claim.worker,
     )
 
 

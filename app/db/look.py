@@ -82,6 +82,18 @@ async def drafts(conn: Connection, session_id: int) -> list[Row]:
     return [dict(row) for row in rows]
 
 
+async def late_results(conn: Connection, session_id: int) -> list[Row]:
+    """What workers made after they had lost their claims."""
+    rows = await conn.fetch(
+        """
+        select generation, summary, patch, cost_usd::float8 as cost_usd, created_at, adopted_at
+          from late_results where session_id = $1 order by generation
+        """,
+        session_id,
+    )
+    return [dict(row) for row in rows]
+
+
 async def events(conn: Connection, *, status: str | None, limit: int) -> list[Row]:
     """Events, the newest first."""
     rows = await conn.fetch(

@@ -170,6 +170,7 @@ STATEMENTS = (
         cost_usd numeric not null default 0,
         meta jsonb not null default '{}',
         created_at timestamptz not null default app_now(),
+        adopted_at timestamptz,
         constraint one_late_result_per_claim unique (session_id, generation)
     )
     """,
