@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -379,6 +380,26 @@ async def test_the_death_of_the_worker_ends_the_whole_tree(bench, tmp_path, loop
         await worker.wait()
 
         await seen.stopped()
+
+
+async def test_a_drafter_ends_with_its_supervisor_even_if_no_worker_can_act(bench, tmp_path):
+    """Each watches over the next: the worker is stopped, the supervisor killed."""
+    os.mkfifo(tmp_path / "go")
+    async with pulse(tmp_path) as seen:
+        script = f"exec 9> {seen.path}; echo started >&9; read go < {tmp_path}/go; "
+        worker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", WORKER, "asyncio", bench.state_dir),
+            script + "kill -9 $PPID; exec sleep 300",
+            cwd=ROOT,
+        )
+        assert await seen.said() == "started"
+
+        worker.send_signal(signal.SIGSTOP)
+        (tmp_path / "go").write_text("go\n")
+
+        await seen.stopped()
+        worker.kill()
+        await worker.wait()
 
 
 async def test_the_event_loop_of_the_service_will_do(bench):

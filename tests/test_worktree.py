@@ -231,6 +231,7 @@ async def test_a_draft_may_start_from_a_branch_a_tag_or_a_commit(bench, reposito
     made = await draft(bench.shell("cat README > copy", repository=repository, base_ref=base_ref))
 
     assert "+Hello" in made.patch
+    assert made.meta == {"base_commit": first}
 
 
 async def test_history_and_tags_are_there_to_look_at(bench, repository):
@@ -472,6 +473,24 @@ async def test_the_next_run_sweeps_up_after_a_killed_worker(bench, repository, t
         await draft(bench.shell("echo x > new", repository=repository))
 
         assert bench.left_over() == [other.home.name]
+
+
+async def test_a_place_that_was_tampered_with_stops_nobody(bench):
+    """A lock that is no file is left where it is."""
+    for name, kind in (("a", Path.mkdir), ("b", lambda lock: lock.symlink_to("/etc/passwd"))):
+        (bench.state_dir / "worktrees" / name).mkdir(parents=True)
+        kind(bench.state_dir / "worktrees" / name / "lock")
+
+    async with workplace(bench.state_dir, "new") as place:
+        assert place.work.is_dir()
+
+
+async def test_a_state_directory_that_can_t_be_used_is_a_failure(bench, tmp_path):
+    """A full or foreign disk is said, and the worker lives on."""
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(DrafterError, match=r"the state directory can't be used: .*Not a directory"):
+        await draft(bench.shell("true", state_dir=tmp_path / "file" / "state"))
 
 
 async def test_a_mirror_that_was_deleted_is_made_again(bench, repository):

@@ -4,7 +4,7 @@ import os
 import signal
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.drafters import contract, process
@@ -68,19 +68,26 @@ class CommandDrafter:
     ) -> Draft:
         """One run; raises DrafterError, and leaves neither a process nor a file on any path."""
         name = f"{claim.session_id}-g{claim.generation}-{slug(story.title)}"
-        async with workplace(self.state_dir, name) as place:
-            document = contract.request(
-                claim,
-                story,
-                conversation=conversation,
-                previous_patch=previous_patch,
-                result_file=str(place.result_file),
-                timeout_seconds=self.timeout_seconds,
-            )
-            place.request_file.write_bytes(document)
-            if self.repository is None:
-                return await self._in_empty_directory(place)
-            return await self._in_worktree(place, self._source(self.repository))
+        try:
+            async with workplace(self.state_dir, name) as place:
+                document = contract.request(
+                    claim,
+                    story,
+                    conversation=conversation,
+                    previous_patch=previous_patch,
+                    result_file=str(place.result_file),
+                    timeout_seconds=self.timeout_seconds,
+                )
+                place.request_file.write_bytes(document)
+                return await self._made_in(place)
+        except OSError as error:
+            # The disk is full, or not ours to write to.
+            raise DrafterError(f"the state directory can't be used: {error}") from error
+
+    async def _made_in(self, place: Workplace) -> Draft:
+        if self.repository is None:
+            return await self._in_empty_directory(place)
+        return await self._in_worktree(place, self._source(self.repository))
 
     async def _in_empty_directory(self, place: Workplace) -> Draft:
         finished = await self._run(place)
@@ -102,7 +109,8 @@ class CommandDrafter:
         patch = await source.patch(place, base, offered=answer.patch or "")
         if not patch.strip():
             raise _failure("the drafter changed nothing and asked nothing", finished)
-        return _draft(answer, patch=patch)
+        draft = _draft(answer, patch=patch)
+        return replace(draft, meta={**draft.meta, "base_commit": base})
 
     async def _run(self, place: Workplace) -> Finished:
         finished = await process.run(

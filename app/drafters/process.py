@@ -8,11 +8,11 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from app.errors import DrafterError
 
@@ -157,22 +157,12 @@ async def _drained(keep_bytes: int) -> AsyncIterator[_Tail]:
     with ExitStack() as stack:
         stack.callback(tail.hand_over)
         pipe = os.fdopen(reading, "rb", 0)
-        with _closed_on_failure(pipe):
-            transport, _ = await loop.connect_read_pipe(lambda: tail, pipe)
+        transport, _ = await loop.connect_read_pipe(lambda: tail, pipe)
         stack.callback(transport.close)
         yield tail
         # Not for ever: something that got away may hold the pipe.
         with suppress(TimeoutError):
             await asyncio.wait_for(tail.closed.wait(), STREAM_SECONDS)
-
-
-@contextmanager
-def _closed_on_failure(thing: IO[bytes] | socket.socket | asyncio.StreamWriter) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        thing.close()
-        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +200,8 @@ async def _spawn(
     """Starts a supervisor, which starts nothing before it is given a job."""
     ours, theirs = socket.socketpair()
     with theirs:
-        with _closed_on_failure(ours):
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
-        with _closed_on_failure(writer):
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        try:
             process = await _supervisor(
                 str(theirs.fileno()),
                 stdin=streams[0],
@@ -221,6 +210,9 @@ async def _spawn(
                 env=dict(environment),
                 pass_fds=(theirs.fileno(), *hold),
             )
+        except BaseException:
+            writer.close()
+            raise
     return _Tree(process, reader, writer)
 
 

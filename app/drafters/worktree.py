@@ -12,16 +12,22 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import structlog
+
 from app.drafters.contract import patch_within_limits
 from app.drafters.git import Git
 from app.drafters.process import Limits, to_the_end
 from app.errors import DrafterError
 
+#: In the directory of the worktrees, for making and sweeping them.
+LOCK_NAME = ".lock"
 LOCK_PAUSE_SECONDS = 0.1
 #: A file that the snapshot takes in; larger ones can't be part of a patch anyway.
 LARGEST_FILE_BYTES = 512 * 1024 * 1024
 #: Author and committer of what a drafter commits, unless its environment says otherwise.
 IDENTITY = "[user]\n\tname = Draftgate\n\temail = draftgate@localhost\n"
+
+log = structlog.get_logger(__name__)
 
 _FILE_IN_PATCH = re.compile(rb"^(?=diff --git )", re.MULTILINE)
 _DIFF = (
@@ -72,7 +78,7 @@ class Workplace:
 async def workplace(state_dir: Path, name: str) -> AsyncIterator[Workplace]:
     """A new directory under `state_dir`/worktrees, removed afterwards on every path."""
     parent = _made(state_dir / "worktrees")
-    async with _locked(parent / ".lock"):
+    async with _locked(parent / LOCK_NAME):
         # A few entries, and nothing between making one and the promise to remove it.
         stale = _take_stale(parent)
         place = _furnish(parent, name)
@@ -100,17 +106,23 @@ def _furnish(parent: Path, name: str) -> Workplace:
 
 def _take_stale(parent: Path) -> list[Workplace]:
     """What killed workers left behind: their locks went when the last of their tree did."""
-    stale = []
-    for home in parent.iterdir():
-        if home.is_dir() and not home.is_symlink():
-            home.chmod(0o700)
-            lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                stale.append(Workplace(home=home, lock=lock))
-            except BlockingIOError:
-                os.close(lock)
-    return stale
+    taken = (_taken(home) for home in parent.iterdir() if home.name != LOCK_NAME)
+    return [place for place in taken if place is not None]
+
+
+def _taken(home: Path) -> Workplace | None:
+    """The directory, if nobody works in it."""
+    try:
+        home.chmod(0o700)
+        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return None  # Tampered with: nothing that a run depends on.
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return Workplace(home=home, lock=lock)
 
 
 def _demolish(*places: Workplace) -> None:
@@ -118,8 +130,11 @@ def _demolish(*places: Workplace) -> None:
         shutil.rmtree(place.home, ignore_errors=True)
         if place.home.exists():
             # Some tools leave directories that nobody may write to.
-            _open_up(place.home)
+            with suppress(OSError):
+                _open_up(place.home)
             shutil.rmtree(place.home, ignore_errors=True)
+        if place.home.exists():
+            log.warning("worktree.left_over", path=str(place.home))
         os.close(place.lock)
 
 
