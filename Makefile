@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
-PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+PIP_INSTALL := $(BIN)/pip install -qq --disable-pip-version-check
 
 # Two at a time: the tests start servers of their own. One test: make test ARGS="-k gate"
 JOBS ?= 2
