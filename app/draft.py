@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from uuid import uuid4
 
+import asyncpg
 import structlog
 
 from app import words
@@ -175,6 +176,7 @@ class Workshop:
     async def _end(self, claim: Claim, ending: Ending) -> None:
         """Carries out the ending, again while the database doesn't answer: it is idempotent."""
         give_up_at = time.monotonic() + self.limits.lease.total_seconds()
+        refused = False
         while True:
             try:
                 async with take(self.endings) as conn:
@@ -185,6 +187,13 @@ class Workshop:
                 log.warning("claim.end_unanswered", error=type(error).__name__)
                 if time.monotonic() > give_up_at:
                     return  # The lease runs out, and another worker takes over.
+            except asyncpg.PostgresError as error:
+                # What the database will never take must not keep the session owned.
+                log.exception("claim.end_refused")
+                if refused:
+                    return
+                refused = True
+                ending = self._failed(claim, f"an error of ours: {type(error).__name__}")
             await asyncio.sleep(END_PAUSE_SECONDS)
 
     def _failed(self, claim: Claim, error: str) -> Ending:

@@ -34,6 +34,8 @@ class Recorder:
         self._commit_timeout_seconds = commit_timeout_seconds
         self._waiting: deque[Waiting] = deque()
         self._arrived = asyncio.Event()
+        #: How many of those at the head of the queue are to be recorded by themselves.
+        self._singly = 0
         self._conn: asyncpg.Connection[asyncpg.Record] | None = None
 
     async def record(self, delivery: Delivery) -> bool:
@@ -65,8 +67,20 @@ class Recorder:
                     _refuse(batch)
                     self._disconnect()
                     await asyncio.sleep(RECONNECT_SECONDS)
+                except asyncpg.PostgresError:
+                    # One delivery that can't be stored must not cost the others their commit.
+                    log.exception("record.refused", deliveries=len(batch))
+                    self._put_back_one_by_one(batch)
         finally:
             self._disconnect()
+
+    def _put_back_one_by_one(self, batch: list[Waiting]) -> None:
+        if len(batch) == 1:
+            _refuse(batch)
+        else:
+            self._singly += len(batch)
+            self._waiting.extendleft(reversed(batch))
+            self._arrived.set()
 
     def _disconnect(self) -> None:
         if self._conn is not None:
@@ -76,8 +90,10 @@ class Recorder:
     def _next_batch(self) -> list[Waiting]:
         batch: list[Waiting] = []
         size = 0
-        while self._waiting and len(batch) < BATCH_ROWS and size < BATCH_BYTES:
+        rows = 1 if self._singly else BATCH_ROWS
+        while self._waiting and len(batch) < rows and size < BATCH_BYTES:
             delivery, done = self._waiting.popleft()
+            self._singly = max(0, self._singly - 1)
             if not done.done():  # Its sender may have gone, or been told to come back.
                 batch.append((delivery, done))
                 size += len(delivery.body)

@@ -72,8 +72,7 @@ async def test_a_copy_that_is_being_recorded_elsewhere_is_a_duplicate(service, c
         BODY,
     )
     answering = asyncio.ensure_future(service.post(BODY))
-    waits = "select exists (select from pg_stat_activity where wait_event_type = 'Lock')"
-    await until(lambda: conn.fetchval(waits))
+    await until(lambda: conn.fetchval(WAITS))
 
     await transaction.commit()
 
@@ -237,6 +236,26 @@ async def test_a_database_that_hangs_is_a_503_in_time(database, conn):
 async def service_recovers(service):
     """Whether the same delivery is accepted now."""
     return (await service.post(BODY)).status_code == 200
+
+
+async def test_one_delivery_that_can_not_be_stored_costs_the_others_nothing(database, conn):
+    """A row that the database refuses is 503 alone; those that waited with it are recorded."""
+    await conn.execute("alter table events add constraint broken check (body <> 'broken')")
+    bodies = [shapes.labelled(1), b"broken", shapes.labelled(2)]
+    async with receiver(database) as service:
+        async with conn.transaction():
+            await conn.execute("lock table events")
+            first = asyncio.ensure_future(service.post(shapes.labelled(3)))
+            await until(lambda: conn.fetchval(WAITS))
+            others = [asyncio.ensure_future(service.post(body)) for body in bodies]
+            await asyncio.wait([first, *others], timeout=0.3)
+        answers = await asyncio.gather(first, *others)
+
+    assert [answer.status_code for answer in answers] == [200, 200, 503, 200]
+    assert len(await events(conn)) == 3
+
+
+WAITS = "select exists (select from pg_stat_activity where wait_event_type = 'Lock')"
 
 
 async def test_a_full_queue_is_a_503(database, conn):

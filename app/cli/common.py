@@ -41,7 +41,7 @@ def errors_as_exit_codes() -> Iterator[None]:
         fail(str(error), WRONG_SCHEMA)
     except DraftgateError as error:
         fail(str(error), FAILED)
-    except DATABASE_ERRORS as error:
+    except (*DATABASE_ERRORS, asyncpg.PostgresError) as error:
         fail(f"the database: {type(error).__name__}", FAILED)
 
 

@@ -16,9 +16,24 @@ else:
     Connection = asyncpg.Connection
     Pool = asyncpg.Pool
 
-#: What a connection may raise when the server, the network or the pool is in trouble.
-#: asyncpg.InterfaceError is no PostgresError, and a refused connection is an OSError.
-DATABASE_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+#: What is raised when the server, the network or the pool is in trouble, and the same statement
+#: may do later. A statement that can never do (a value that is refused, a constraint that is
+#: violated) is another asyncpg.PostgresError. asyncpg.InterfaceError is none at all.
+DATABASE_ERRORS = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InvalidTransactionStateError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.ObjectNotInPrerequisiteStateError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.PostgresSystemError,
+    asyncpg.InternalServerError,
+    asyncpg.InterfaceError,
+    OSError,
+    TimeoutError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,239 @@
+"""From recorded events to moves: each with an outcome and a reason; none holds others up."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.apply import Applier
+from app.db import events
+from app.decide import Rules
+from app.shortcut.client import ShortcutClient
+from app.simulator.records import AGENT_ID, PEOPLE
+from app.wake import Bell
+from tests import shapes
+from tests.ladder import RULES, Ladder
+from tests.locks import until
+from tests.test_outbox import TOKEN, simulated
+
+SAMPLES = Path(__file__).parent / "samples" / "deliveries"
+
+
+async def outcome(ladder: Ladder):
+    """The newest event's outcome and reason."""
+    row = await ladder.conn.fetchrow("select status, reason from events order by id desc limit 1")
+    return row["status"], row["reason"]
+
+
+def with_rules(ladder: Ladder, **rules: object) -> Ladder:
+    """The same ladder with other rules."""
+    return replace(ladder, applier=replace(ladder.applier, rules=replace(RULES, **rules)))
+
+
+#: What each body leads to by default: outcome, reason, and the session's status.
+OUTCOMES = {
+    "v1-batch-without-primary-id": ("applied", "open to opened, then clear to clarified"),
+    "v1-branch-from-vcs-without-member": ("ignored", "state entered, which opens no session"),
+    "v1-comment-created-command": ("ignored", "commented, which opens no session"),
+    "v1-comment-created": ("ignored", "commented, which opens no session"),
+    "v1-comment-updated": ("ignored", "comment edited, which opens no session"),
+    "v1-description-cleared": ("ignored", "described, which opens no session"),
+    "v1-label-added-name-in-actions": ("applied", "open to opened, then clear to clarified"),
+    "v1-label-added-name-in-references": ("applied", "open to opened, then clear to clarified"),
+    "v1-label-id-equals-story-id": ("applied", "open to opened, then clear to clarified"),
+    "v1-state-moved-owner-auto-added": (
+        "ignored",
+        "owner added, which opens no session; state entered, which opens no session",
+    ),
+    "v1-story-archived": ("ignored", "archived, which opens no session"),
+    "v1-story-create": (
+        "ignored",
+        "created, which opens no session; state entered, which opens no session",
+    ),
+    "v1-story-deleted": ("ignored", "deleted, which opens no session"),
+    "v2-assigned": ("applied", "open to opened"),
+    "v2-mentioned-in-description": ("applied", "open to opened"),
+    "v2-observer-id-as-string-no-changes": ("ignored", "touched, which opens no session"),
+    "v2-observer-same-audit-id-as-assigned": ("ignored", "owner added, which opens no session"),
+    "v2-own-write": ("ignored", "our own change"),
+    "v2-validation-ping": ("ignored", "a validation ping"),
+}
+#: These two refer to a comment whose text must be read from the API first.
+NEED_THE_API = {"v2-comment-reply", "v2-mentioned-in-comment"}
+
+
+def test_every_sample_has_a_stated_outcome():
+    """No delivery body is left without a word on what it leads to."""
+    assert {path.stem for path in SAMPLES.glob("*.json")} == set(OUTCOMES) | NEED_THE_API
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+async def test_a_delivery_has_a_stated_outcome(ladder, name):
+    """Each body ends with its outcome and a reason that a person can read."""
+    await ladder.deliver((SAMPLES / f"{name}.json").read_bytes())
+
+    assert await outcome(ladder) == OUTCOMES[name]
+
+
+@pytest.mark.parametrize("name", sorted(NEED_THE_API))
+async def test_without_the_api_a_comment_is_waited_for(ladder, name):
+    """An event that needs the API stays pending, says so, and has a next time."""
+    await ladder.deliver((SAMPLES / f"{name}.json").read_bytes())
+
+    status, reason = await outcome(ladder)
+    assert status == "pending"
+    assert reason == "waits for the API: DRAFTGATE_SHORTCUT_API_TOKEN is not set"
+    assert await ladder.conn.fetchval("select next_attempt_at > now() from events")
+
+
+async def test_a_batch_opens_a_session_for_each_story(ladder):
+    """One delivery about two stories opens two sessions."""
+    await ladder.deliver((SAMPLES / "v1-batch-without-primary-id.json").read_bytes())
+
+    rows = await ladder.conn.fetch("select sc_id from patch_sessions order by sc_id")
+    assert [row["sc_id"] for row in rows] == [4105, 4106]
+
+
+async def test_a_story_is_one_whether_its_number_is_a_number_or_text(ladder):
+    """`"entity_id": "4201"` and `"id": 4201` are the same story, and one session."""
+    names = ("v2-assigned", "v2-observer-same-audit-id-as-assigned")
+    await ladder.deliver(*((SAMPLES / f"{name}.json").read_bytes() for name in names))
+
+    assert await ladder.conn.fetchval("select count(*) from patch_sessions") == 1
+    assert await outcome(ladder) == ("ignored", "changes nothing that matters here")
+
+
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        ({"owner": shapes.BOT}, "v1-state-moved-owner-auto-added"),
+        ({"state": "Ready for patch"}, "v1-state-moved-owner-auto-added"),
+        ({"state": "500000008"}, "v1-state-moved-owner-auto-added"),
+        ({"label": "PATCH"}, "v1-label-added-name-in-references"),
+    ],
+    ids=["owner", "state by name", "state by id", "label in another case"],
+)
+async def test_what_opens_a_session_is_a_rule(ladder, rules, name):
+    """A session opens by label, by owner or by state, as the settings say."""
+    await with_rules(ladder, **rules).deliver((SAMPLES / f"{name}.json").read_bytes())
+
+    assert (await outcome(ladder))[0] == "applied"
+
+
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        ({"label": None}, "v1-label-added-name-in-references"),
+        ({"label": "other"}, "v1-label-added-name-in-references"),
+        ({"assigned": False}, "v2-assigned"),
+        ({"mentioned": False}, "v2-mentioned-in-description"),
+    ],
+)
+async def test_a_rule_that_is_off_opens_nothing(ladder, rules, name):
+    """Without its rule a fact is ignored, and says why."""
+    await with_rules(ladder, **rules).deliver((SAMPLES / f"{name}.json").read_bytes())
+
+    assert (await outcome(ladder))[0] == "ignored"
+
+
+async def test_an_event_that_breaks_us_does_not_hold_up_others(ladder):
+    """One event in a batch that can't be applied is put off alone; the others are applied."""
+    await ladder.conn.execute("alter table facts add constraint broken check (sc_id <> 2)")
+    for story in (1, 2, 3):
+        await ladder.record(shapes.labelled(story))
+
+    while await ladder.applier.tick():
+        pass
+
+    rows = await ladder.conn.fetch("select status, reason, attempts from events order by id")
+    assert [row["status"] for row in rows] == ["applied", "pending", "applied"]
+    assert rows[1]["reason"] == "an error of ours: CheckViolationError"
+    assert rows[1]["attempts"] == 1
+
+
+async def test_an_error_of_ours_ends_after_its_tries(ladder):
+    """An event that never works ends as failed, with the reason, and can be replayed."""
+    await ladder.conn.execute("alter table facts add constraint broken check (sc_id <> 2)")
+    await ladder.record(shapes.labelled(2))
+    for _ in range(20):
+        await ladder.conn.execute("update events set next_attempt_at = now()")
+        await ladder.applier.tick()
+    assert (await outcome(ladder))[0] == "failed"
+
+    await ladder.conn.execute("alter table facts drop constraint broken")
+    await events.replay(ladder.conn, 1)
+    await ladder.applier.tick()
+
+    assert (await outcome(ladder))[0] == "applied"
+
+
+async def test_two_appliers_pass_by_each_others_events(ladder, connect):
+    """Events that one worker is applying are not waited for by another."""
+    for story in (1, 2):
+        await ladder.record(shapes.labelled(story))
+    first, second = await connect(), await connect()
+    await second.execute("set lock_timeout = '1s'")
+
+    async with first.transaction(), second.transaction():
+        taken = await events.take(first, limit=1), await events.take(second, limit=5)
+
+    assert [[event.id for event in batch] for batch in taken] == [[1], [2]]
+
+
+async def test_a_story_is_applied_by_one_worker_at_a_time(ladder, connect, pool, database):
+    """A closing fact that is applied while the opening one is, waits, and closes the session."""
+    await ladder.record(shapes.labelled(1, minute=1))
+    opener = await connect()
+    transaction = opener.transaction()
+    await transaction.start()
+    (opening,) = await events.take(opener, limit=1)
+    said = ladder.applier._interpret(opening, {})
+    await ladder.applier._apply(opener, [(opening, said)])
+    await ladder.record(shapes.archived(1, minute=2))
+    other = Applier(pool, RULES, "shortcut", None, Bell(database))
+    closing = asyncio.ensure_future(other.tick())
+    waits = "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
+    await until(lambda: ladder.conn.fetchval(waits))
+
+    await transaction.commit()
+
+    await closing
+    assert (await ladder.session())["status"] == "closed"
+
+
+async def test_what_an_event_refers_to_is_read_from_the_api(ladder, pool, database):
+    """A mention in a comment opens a session once the comment's text has been read."""
+    async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
+        workspace = simulation.workspace
+        story = workspace.create_story(PEOPLE[0], {"name": "Export"}).id
+        said = workspace.add_comment(PEOPLE[0], story, "Please draft this.\n/draft").id
+        body = (SAMPLES / "v2-mentioned-in-comment.json").read_bytes()
+        body = body.replace(b'"4202"', f'"{story}"'.encode())
+        body = body.replace(b'"7103"', f'"{said}"'.encode())
+        rules = Rules(bot=AGENT_ID)
+        reading = replace(
+            ladder, applier=Applier(pool, rules, "shortcut", shortcut, Bell(database))
+        )
+
+        await reading.deliver(body)
+
+    assert (await ladder.session(story))["status"] == "clarified"
+    assert "Please draft this." in await ladder.conn.fetchval("select text from conversation")
+
+
+async def test_a_label_without_a_name_is_looked_up(ladder, pool, database):
+    """A label whose name is nowhere in the delivery is read from the API by its id."""
+    async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
+        story = simulation.workspace.create_story(PEOPLE[0], {"name": "Export"}).id
+        simulation.workspace.update_stories(PEOPLE[0], [story], {}, labels_add=["patch"])
+        (label,) = simulation.workspace.labels
+        body = shapes.labelled(story, label="x").replace(b'"name": "x"', b'"nothing": 1')
+        body = body.replace(str(shapes.LABEL_ID).encode(), str(label).encode())
+        reading = replace(
+            ladder, applier=Applier(pool, RULES, "shortcut", shortcut, Bell(database))
+        )
+
+        await reading.deliver(body)
+
+    assert (await ladder.session(story))["status"] == "clarified"
