@@ -38,12 +38,17 @@ class Recorder:
         self._singly = 0
         self._conn: asyncpg.Connection[asyncpg.Record] | None = None
 
+    @property
+    def waiting(self) -> int:
+        """How many deliveries wait to be recorded."""
+        return len(self._waiting)
+
     async def record(self, delivery: Delivery) -> bool:
         """Returns once the delivery is committed: True if it is new, False for a duplicate.
 
         Raises Unrecorded when too many wait already, or when it can't be committed in time.
         """
-        if len(self._waiting) >= self._queue_limit:
+        if self.waiting >= self._queue_limit:
             raise Unrecorded("too many deliveries are waiting to be recorded")
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((delivery, done))

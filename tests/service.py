@@ -24,6 +24,7 @@ class Service:
 
     port: int
     client: httpx.AsyncClient
+    recorder: Recorder
 
     async def post(self, body: bytes, *, path: str = "", **more: object) -> httpx.Response:
         """Sends a signed delivery."""
@@ -66,7 +67,7 @@ async def receiver(database: Database, **given: object) -> AsyncIterator[Service
         serving = tasks.create_task(server.serve(sockets=[listener]))
         base = f"http://127.0.0.1:{port}"
         async with httpx.AsyncClient(base_url=base, trust_env=False, timeout=20) as client:
-            yield Service(port, client)
+            yield Service(port, client, recorder)
         server.should_exit = True
         await serving
         recording.cancel()

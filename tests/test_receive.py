@@ -238,17 +238,20 @@ async def service_recovers(service):
     return (await service.post(BODY)).status_code == 200
 
 
-async def test_one_delivery_that_can_not_be_stored_costs_the_others_nothing(database, conn):
+async def test_one_delivery_that_can_not_be_stored_costs_the_others_nothing(
+    database, conn, connect
+):
     """A row that the database refuses is 503 alone; those that waited with it are recorded."""
     await conn.execute("alter table events add constraint broken check (body <> 'broken')")
     bodies = [shapes.labelled(1), b"broken", shapes.labelled(2)]
+    locker = await connect()
     async with receiver(database) as service:
-        async with conn.transaction():
-            await conn.execute("lock table events")
+        async with locker.transaction():
+            await locker.execute("lock table events")
             first = asyncio.ensure_future(service.post(shapes.labelled(3)))
             await until(lambda: conn.fetchval(WAITS))
             others = [asyncio.ensure_future(service.post(body)) for body in bodies]
-            await asyncio.wait([first, *others], timeout=0.3)
+            await until(lambda: asyncio.sleep(0, service.recorder.waiting == 3))
         answers = await asyncio.gather(first, *others)
 
     assert [answer.status_code for answer in answers] == [200, 200, 503, 200]
