@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from app.errors import DraftgateError, SettingsError
@@ -61,7 +62,7 @@ class _Server:
         self.data = self.home / "postgres"
         self.options = options
         # The server refuses to run as root, so there it runs as nobody.
-        self.user = "nobody" if os.geteuid() == 0 else None
+        self.user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         self.sockets = self._socket_dir()
         self.dsn = f"postgresql://postgres@/postgres?host={quote(str(self.sockets))}"
 
@@ -89,10 +90,16 @@ class _Server:
         for directory in {self.data, self.sockets}:
             directory.mkdir(mode=0o700, exist_ok=True)
             if self.user is not None:
-                os.chown(directory, pwd.getpwnam(self.user).pw_uid, -1)
+                os.chown(directory, self.user.pw_uid, self.user.pw_gid)
         if self.user is not None:
             for directory in (*self.data.parents, *self.binaries.parents):
                 directory.chmod(directory.stat().st_mode | 0o001)
+
+    def _as_user(self) -> dict[str, Any]:
+        if self.user is None:
+            return {}
+        # With root's group left, the server would be kept out where others may pass through.
+        return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> int:
         # To a file, not a pipe: the server inherits it and would hold a pipe open for ever.
@@ -102,8 +109,8 @@ class _Server:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                user=self.user,
                 cwd="/",
+                **self._as_user(),
                 timeout=START_TIMEOUT_SECONDS,
                 check=False,
             )

@@ -64,23 +64,26 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="JSON as the last line.")] = False,
 ) -> None:
     """Have stories drafted once each, from deliveries that come often and in any order."""
-    with errors_as_exit_codes(), tempfile.TemporaryDirectory(prefix="draftgate-demo-") as home:
-        # The server runs as another user where this is run by root.
-        Path(home).chmod(0o755)
-        with postgres(Path(home)) as dsn, listen(0) as service, listen(0) as simulator:
-            run(migrations.migrate(dsn))
-            trial = Trial(dsn=dsn, service=service, simulator=simulator)
-            app = create_simulator(
-                webhook_url=trial.webhook_url,
-                secret=trial.secret,
-                api_token=trial.token,
-                copies=copies,
-                shuffle=True,
-                seed=seed,
-                senders=concurrency,
-                seeded=False,
-            )
-            figures, faults = run(_demo(trial, app, stories, failing, home))
+    with (
+        errors_as_exit_codes(),
+        tempfile.TemporaryDirectory(prefix="draftgate-demo-") as home,
+        postgres(Path(home)) as dsn,
+        listen(0) as service,
+        listen(0) as simulator,
+    ):
+        run(migrations.migrate(dsn))
+        trial = Trial(dsn=dsn, service=service, simulator=simulator)
+        app = create_simulator(
+            webhook_url=trial.webhook_url,
+            secret=trial.secret,
+            api_token=trial.token,
+            copies=copies,
+            shuffle=True,
+            seed=seed,
+            senders=concurrency,
+            seeded=False,
+        )
+        figures, faults = run(_demo(trial, app, stories, failing, home))
     _show(figures, as_json)
     if faults:
         fail("; ".join(faults), FAILED)

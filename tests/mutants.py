@@ -1,0 +1,421 @@
+"""Takes out one guard at a time and shows that a test goes red: `make mutants`.
+
+Each mutant is a copy of the code with one text replaced, against the tests that must notice.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from app.embedded import postgres
+from tests.conftest import FAST
+
+ROOT = Path(__file__).parent.parent
+COPIED = ("app", "migrations", "tests", "pyproject.toml")
+AT_A_TIME = 2
+LONGEST_SECONDS = 180
+#: pytest's exit code when a test failed; any other is no proof.
+RED = 1
+
+GATE, SESSIONS, EVENTS = "app/db/gate.py", "app/db/sessions.py", "app/db/events.py"
+OUTBOX, CLAIMS, DRAFT = "app/db/outbox.py", "app/claims.py", "app/draft.py"
+BEAT_FENCE = "where id = $1 and claim_generation = $2 and status in ('asking', 'drafting')"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A guard that is taken out, and the tests that must go red.
+
+    Attributes:
+        nth: which occurrence of the text is replaced, from 1; 0 for all.
+        tests: a file and, after a space, what pytest's `-k` is given.
+    """
+
+    guard: str
+    file: str
+    old: str
+    new: str
+    tests: str
+    nth: int = 1
+
+
+MUTANTS = (
+    # --- the claim
+    Mutant(
+        guard="status in the claim of a known row",
+        file=GATE,
+        old="           and status = 'clarified' and next_attempt_at <= app_now()",
+        new="           and next_attempt_at <= app_now()",
+        tests="tests/test_gate.py second_claim",
+    ),
+    Mutant(
+        guard="next_attempt_at in the claim of a known row",
+        file=GATE,
+        old="           and status = 'clarified' and next_attempt_at <= app_now()",
+        new="           and status = 'clarified'",
+        tests="tests/test_gate.py before_its_time",
+    ),
+    Mutant(
+        guard="the lock before the claim of a known row is stamped",
+        file=GATE,
+        old="where workspace = $1 and sc_id = $2 for update",
+        new="where workspace = $1 and sc_id = $2",
+        tests="tests/test_gate.py lease_begins",
+    ),
+    Mutant(
+        guard="status in the pull",
+        file=GATE,
+        old="         where status = 'clarified' and next_attempt_at <= app_now()\n",
+        new="         where next_attempt_at <= app_now()\n",
+        tests="tests/test_gate.py being_claimed",
+    ),
+    Mutant(
+        guard="next_attempt_at in the pull",
+        file=GATE,
+        old="         where status = 'clarified' and next_attempt_at <= app_now()\n",
+        new="         where status = 'clarified'\n",
+        tests="tests/test_gate.py before_its_time",
+    ),
+    Mutant(
+        guard="SKIP LOCKED in the pull",
+        file=GATE,
+        old="         limit 1\n           for update skip locked",
+        new="         limit 1\n           for update",
+        tests="tests/test_gate.py passed_by",
+    ),
+    Mutant(
+        guard="the pull's own MATERIALIZED query",
+        file=GATE,
+        old="          from next\n         where session.id = next.id\n",
+        new=(
+            "         where session.id in (select id from patch_sessions"
+            " where status = 'clarified' and next_attempt_at <= app_now()"
+            " order by next_attempt_at, id limit 1 for update skip locked)\n"
+        ),
+        tests="tests/test_gate.py any_plan",
+    ),
+    Mutant(
+        guard="the order of the pull",
+        file=GATE,
+        old="         order by next_attempt_at, id\n",
+        new="         order by id\n",
+        tests="tests/test_gate.py longest_due",
+    ),
+    Mutant(
+        guard="the generation grows with a claim",
+        file=GATE,
+        old="               claim_generation = claim_generation + 1, claimed_by = $4",
+        new="               claimed_by = $4",
+        tests="tests/test_gate.py generation_of_its_own or reassigned",
+    ),
+    Mutant(
+        guard="one session per token",
+        file="migrations/versions/0001_init.py",
+        old="create unique index one_session_per_claim_token",
+        new="create index one_session_per_claim_token",
+        tests="tests/test_gate.py one_token",
+    ),
+    Mutant(
+        guard="asking again by the token",
+        file=CLAIMS,
+        old="found = await gate.held(conn, bid.token) if again else None",
+        new="found = None",
+        tests="tests/test_lost_replies.py claim",
+    ),
+    # --- the fence
+    Mutant(
+        guard="generation in the beat",
+        file=GATE,
+        old=BEAT_FENCE,
+        new=BEAT_FENCE.replace("claim_generation = $2", "$2::bigint > 0"),
+        tests="tests/test_gate.py reassigned",
+    ),
+    Mutant(
+        guard="status in the beat",
+        file=GATE,
+        old=BEAT_FENCE,
+        new="where id = $1 and claim_generation = $2",
+        tests="tests/test_gate.py ended_can_not",
+    ),
+    Mutant(
+        guard="the end of the phase in the beat",
+        file=GATE,
+        old="least(app_clock() + $3, phase_ends_at)",
+        new="app_clock() + $3",
+        tests="tests/test_gate.py outlives_the_phase",
+    ),
+    Mutant(
+        guard="generation in every ending",
+        file=GATE,
+        old="         where id = $1 and claim_generation = $2 and status in (<owned>)",
+        new="         where id = $1 and $2::bigint > 0 and status in (<owned>)",
+        tests="tests/test_gate.py reassigned",
+    ),
+    Mutant(
+        guard="status in every ending",
+        file=GATE,
+        old="         where id = $1 and claim_generation = $2 and status in (<owned>)",
+        new="         where id = $1 and claim_generation = $2",
+        tests="tests/test_gate.py ended_can_not",
+    ),
+    Mutant(
+        guard="an ending that had succeeded is recognised",
+        file=GATE,
+        old="select true from ended union all select true from outbox where key = $5",
+        new="select true from ended",
+        tests="tests/test_gate.py completing_again",
+    ),
+    # --- expiry and operators
+    Mutant(
+        guard="the end of the lease in the expiry",
+        file=GATE,
+        old="             where status in ('asking', 'drafting') and claim_expires_at <= app_now()",
+        new="             where status in ('asking', 'drafting')",
+        tests="tests/test_gate.py live_claim",
+    ),
+    Mutant(
+        guard="status in the expiry",
+        file=GATE,
+        old="             where status in ('asking', 'drafting') and claim_expires_at <= app_now()",
+        new="             where coalesce(claim_expires_at, app_now()) <= app_now()",
+        tests="tests/test_machine.py expire",
+    ),
+    Mutant(
+        guard="SKIP LOCKED in the expiry",
+        file=GATE,
+        old="             limit $1\n               for update skip locked",
+        new="             limit $1\n               for update",
+        tests="tests/test_gate.py being_written",
+    ),
+    Mutant(
+        guard="the generation grows with an expiry",
+        file=GATE,
+        old="                   claim_generation = claim_generation + 1, crashes = crashes + 1,",
+        new="                   crashes = crashes + 1,",
+        tests="tests/test_gate.py run_out_is_taken_back",
+    ),
+    Mutant(
+        guard="the crash budget",
+        file=GATE,
+        old="crashes + 1 >= $2 as spent",
+        new="$2 < 0 as spent",
+        tests="tests/test_gate.py crashes_have",
+    ),
+    Mutant(
+        guard="status in the adoption of a late result",
+        file=GATE,
+        old="               and session.status in ('clarified', 'failed', 'drafted')",
+        new="",
+        tests="tests/test_gate.py adopted_while or adopt",
+    ),
+    Mutant(
+        guard="a late result is adopted once",
+        file=GATE,
+        old="             where session_id = $1 and generation = $2 and adopted_at is null",
+        new="             where session_id = $1 and generation = $2",
+        tests="tests/test_gate.py adopted_once",
+    ),
+    Mutant(
+        guard="status in the operator's retry",
+        file=SESSIONS,
+        old="                 where id = $1 and status = 'failed'",
+        new="                 where id = $1",
+        tests="tests/test_machine.py retry",
+    ),
+    Mutant(
+        guard="the generation grows when a story's close takes the claim",
+        file=SESSIONS,
+        old="               claim_generation = claim_generation + 1, updated_at = app_clock()",
+        new="               updated_at = app_clock()",
+        tests="tests/test_order.py newer_closing",
+    ),
+    Mutant(
+        guard="one worker at a time applies a story",
+        file=SESSIONS,
+        old="        select pg_advisory_xact_lock(key)",
+        new="        select key",
+        tests="tests/test_apply.py one_worker_at_a_time",
+    ),
+    # --- recording and applying
+    Mutant(
+        guard="ON CONFLICT in the record",
+        file=EVENTS,
+        old="    on conflict (source, dedupe_key) do nothing\n",
+        new="",
+        tests="tests/test_receive.py recorded_elsewhere",
+    ),
+    Mutant(
+        guard="the look before the record",
+        file=EVENTS,
+        old="     where not exists (select from events as e\n",
+        new="     where true or not exists (select from events as e\n",
+        tests="tests/test_receive.py duplicate_delivery_writes",
+    ),
+    Mutant(
+        guard="SKIP LOCKED in taking events",
+        file=EVENTS,
+        old="           for update skip locked",
+        new="           for update",
+        tests="tests/test_apply.py pass_by",
+    ),
+    Mutant(
+        guard="the answer waits for the commit",
+        file="app/record.py",
+        old="        new = await events.record(self._conn, list(distinct.values()))\n",
+        new=(
+            "        new = set(distinct)\n"
+            "        asyncio.ensure_future(events.record(self._conn, list(distinct.values())))\n"
+        ),
+        tests="tests/test_receive.py hangs or before_it_is_answered or elsewhere",
+    ),
+    Mutant(
+        guard="the signature",
+        file="app/receive.py",
+        old="        if not verify(secrets, body, signatures):",
+        new="        if not signatures:",
+        tests="tests/test_receive.py after_signing",
+    ),
+    # --- holding a claim
+    Mutant(
+        guard="the heartbeat",
+        file=CLAIMS,
+        old="            alive = await self._try(held.claim, seconds=ends - sent)\n",
+        new="            alive: bool | None = True\n",
+        tests="tests/test_claims.py longer_than_the_lease",
+    ),
+    Mutant(
+        guard="a beat that finds no row ends the work",
+        file=CLAIMS,
+        old="            if alive is False or (alive is None and time.monotonic() >= ends):",
+        new="            if alive is None and time.monotonic() >= ends:",
+        tests="tests/test_claims.py losing_the_claim",
+    ),
+    Mutant(
+        guard="the self-fence",
+        file=CLAIMS,
+        old="            if alive is False or (alive is None and time.monotonic() >= ends):",
+        new="            if alive is False:",
+        tests="tests/test_claims.py can_not_know",
+    ),
+    Mutant(
+        guard="a late result is kept",
+        file=DRAFT,
+        old="        await gate.keep_late_result(conn, claim, draft)\n",
+        new="        pass\n",
+        tests="tests/test_work.py reassigned",
+    ),
+    # --- the outbox
+    Mutant(
+        guard="our own marker is looked for",
+        file="app/outbox.py",
+        old="        if owed.attempts > 0:",
+        new="        if owed.attempts < 0:",
+        tests="tests/test_outbox.py without_an_answer or died",
+    ),
+    Mutant(
+        guard="SKIP LOCKED in the outbox",
+        file=OUTBOX,
+        old="             limit 1\n               for update skip locked",
+        new="             limit 1\n               for update",
+        tests="tests/test_outbox.py share_a_row",
+    ),
+    Mutant(
+        guard="generation in what a sender says",
+        file=OUTBOX,
+        old="where id = $1 and claim_generation = $2 and status = 'sending'",
+        new="where id = $1 and $2::bigint > 0 and status = 'sending'",
+        nth=0,
+        tests="tests/test_outbox.py taken_over",
+    ),
+    Mutant(
+        guard="a sender's time in the expiry of the outbox",
+        file=OUTBOX,
+        old="where status = 'sending' and claim_expires_at <= app_now()",
+        new="where status = 'sending'",
+        tests="tests/test_outbox.py live_sender",
+    ),
+)
+
+
+def replaced(text: str, mutant: Mutant) -> str:
+    """The text with the guard taken out; fails where the guard is not there any more."""
+    parts = text.split(mutant.old)
+    if len(parts) <= max(mutant.nth, 1):
+        raise ValueError(f"{mutant.file} has no {mutant.old!r}: mend the mutant {mutant.guard!r}")
+    if mutant.nth == 0:
+        return mutant.new.join(parts)
+    before = mutant.old.join(parts[: mutant.nth])
+    return before + mutant.new + mutant.old.join(parts[mutant.nth :])
+
+
+def pytest_arguments(tests: Iterable[str]) -> list[str]:
+    """What pytest is called with for all of these."""
+    files, words = zip(*(chosen.split(" ", maxsplit=1) for chosen in tests), strict=True)
+    return [*sorted(set(files)), "-k", " or ".join(f"({word})" for word in words)]
+
+
+def run(mutant: Mutant | None, tests: Iterable[str], dsn: str) -> int:
+    """The exit code of these tests on a copy of the code, with the guard taken out of it."""
+    with tempfile.TemporaryDirectory(prefix="draftgate-mutant-") as home:
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, Path(home) / name)
+        if mutant is not None:
+            path = Path(home) / mutant.file
+            path.write_text(replaced(path.read_text(), mutant))
+        arguments = ("-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider")
+        done = subprocess.run(
+            [sys.executable, *arguments, *pytest_arguments(tests)],
+            cwd=home,
+            env={**os.environ, "PYTHONPATH": home, "DRAFTGATE_TEST_DATABASE_URL": dsn},
+            capture_output=True,
+            timeout=LONGEST_SECONDS,
+            check=False,
+        )
+        return done.returncode
+
+
+def judge(mutants: Iterable[Mutant], dsn: str) -> list[str]:
+    """What is wrong: guards whose loss no test notices. Tells each verdict as it comes."""
+    console = Console()
+    faults = []
+
+    def verdict(mutant: Mutant) -> tuple[Mutant, int]:
+        return mutant, run(mutant, [mutant.tests], dsn)
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        for mutant, code in pool.map(verdict, mutants):
+            caught = code == RED
+            said = "[green]caught[/]  " if caught else f"[red]SURVIVED[/] (exit {code})"
+            console.print(f"{said} {mutant.guard}  [dim]{mutant.tests}[/]")
+            if not caught:
+                faults.append(mutant.guard)
+    return faults
+
+
+def main() -> int:
+    """Runs the tests on the code as it is, then on each mutant."""
+    words = sys.argv[1:]
+    mutants = [it for it in MUTANTS if all(word in it.guard for word in words)]
+    with (
+        tempfile.TemporaryDirectory(prefix="draftgate-mutants-") as home,
+        postgres(Path(home), options=FAST) as dsn,
+    ):
+        if run(None, [mutant.tests for mutant in mutants], dsn) != 0:
+            sys.stderr.write("the tests are not green without any mutant\n")
+            return 1
+        faults = judge(mutants, dsn)
+    sys.stdout.write(f"{len(mutants) - len(faults)} of {len(mutants)} caught\n")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
