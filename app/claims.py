@@ -14,7 +14,7 @@ import asyncpg
 import structlog
 
 from app.db import gate
-from app.db.connect import DATABASE_ERRORS, Database, Pool, take
+from app.db.connect import DATABASE_ERRORS, Connection, Database, Pool, take
 from app.db.gate import Bid
 from app.machine import Phase
 from app.model import Claim
@@ -51,13 +51,21 @@ async def acquire(pool: Pool, phase: Phase, bid: Bid) -> Claim | None:
         try:
             async with take(pool) as conn:
                 found = await gate.held(conn, bid.token) if again else None
-                return found or await gate.claim_next(conn, phase, bid)
+                return found or await _claim_next(conn, phase, bid)
         except DATABASE_ERRORS as error:
             if again == ASK_TRIES - 1:
                 raise
             log.warning("claim.unanswered", error=type(error).__name__)
             await asyncio.sleep(ASK_PAUSE_SECONDS)
     return None
+
+
+async def _claim_next(conn: Connection, phase: Phase, bid: Bid) -> Claim | None:
+    try:
+        return await gate.claim_next(conn, phase, bid)
+    except asyncpg.UniqueViolationError:
+        # An earlier request with this token was still under way, and has made the claim since.
+        return await gate.held(conn, bid.token)
 
 
 class Held:

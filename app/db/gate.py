@@ -322,11 +322,15 @@ async def expire(
 
 
 async def keep_late_result(conn: Connection, claim: Claim, draft: Draft) -> None:
-    """Keeps what a worker made after it had lost its claim."""
+    """Keeps what a worker made after it had lost its claim; not what was completed after all.
+
+    A completion that was asked for twice at once is refused the second time.
+    """
     await conn.execute(
         """
         insert into late_results (session_id, generation, summary, patch, cost_usd, meta)
-        values ($1, $2, $3, $4, $5, $6)
+        select $1, $2, $3, $4, $5, $6
+         where not exists (select from drafts where session_id = $1 and generation = $2)
         on conflict (session_id, generation) do nothing
         """,
         claim.session_id,
