@@ -136,6 +136,10 @@ def _closes(fact: Fact, rules: Rules) -> str | None:
     return None
 
 
+def _asks_to_stop(fact: Fact) -> bool:
+    return fact.kind is FactKind.COMMENTED and _command(fact) == _COMMANDS["/stop"]
+
+
 def _is_label(fact: Fact, rules: Rules) -> bool:
     if not rules.label:
         return False
@@ -167,6 +171,9 @@ def _control(session: Session, fact: Fact, rules: Rules) -> Decision:
     opening = _opens(fact, rules)
     if (closing or opening) and session.worked and fact.occurred_at < session.decided_at:
         return _ignored(session, "older than the last decision")
+    if closing or opening or _asks_to_stop(fact):
+        # Also where it only says what is already so: what is older must not undo it later.
+        session = replace(session, decided_at=max(session.decided_at, fact.occurred_at))
     if closing:
         return _moved(session, fact, Move.CLOSE, closing)
     if opening and session.status is Status.CLOSED:

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -102,6 +103,36 @@ async def test_an_old_control_fact_does_not_undo_what_a_worker_was_told(ladder):
     assert (await ladder.session())["status"] == "drafting"
     reason = "select reason from events order by id desc limit 1"
     assert await ladder.conn.fetchval(reason) == "older than the last decision"
+
+
+async def test_a_label_that_is_there_already_outlives_an_older_removal(ladder):
+    """A label that was put back stays, though its removal is heard of after it."""
+    await ladder.deliver(shapes.labelled(STORY, minute=1))
+    await ladder.claim(STORY)
+
+    await ladder.deliver(shapes.labelled(STORY, minute=3), shapes.unlabelled(STORY, minute=2))
+
+    assert (await ladder.session())["status"] == "drafting"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        shapes.unlabelled(STORY, minute=4),
+        shapes.archived(STORY, minute=4),
+        shapes.commented(STORY, minute=4, text="/stop", comment=71),
+    ],
+    ids=["unlabelled", "archived", "stopped"],
+)
+async def test_an_end_that_was_heard_first_outlives_an_older_label(ladder, last):
+    """A closed session that is closed once more is not opened by what came in between."""
+    await ladder.deliver(shapes.labelled(STORY, minute=1))
+    await ladder.claim(STORY)
+    await ladder.deliver(shapes.unlabelled(STORY, minute=2))
+
+    await ladder.deliver(last, shapes.labelled(STORY, minute=3))
+
+    assert (await ladder.session())["status"] == "closed"
 
 
 async def test_a_newer_closing_fact_takes_the_claim_away(ladder):
