@@ -18,6 +18,7 @@ from app.db.connect import DATABASE_ERRORS, Connection, Database, Pool, take
 from app.db.gate import Bid
 from app.machine import Phase
 from app.model import Claim
+from app.outage import Outage
 
 T = TypeVar("T")
 
@@ -110,6 +111,7 @@ class Heart:
         self._lease = lease
         self._interval_seconds = interval.total_seconds()
         self._conn: asyncpg.Connection[asyncpg.Record] | None = None
+        self._outage = Outage("heartbeat")
         self._loop = asyncio.new_event_loop()
         self._one_at_a_time = asyncio.Lock()
         self._thread = threading.Thread(target=self._loop.run_forever, name="heart", daemon=True)
@@ -161,9 +163,11 @@ class Heart:
             async with asyncio.timeout(max(0.0, seconds)), self._one_at_a_time:
                 if self._conn is None or self._conn.is_closed():
                     self._conn = await self._database.connect("heart")
-                return await gate.beat(self._conn, claim, lease=self._lease)
+                alive = await gate.beat(self._conn, claim, lease=self._lease)
+                self._outage.worked()
+                return alive
         except DATABASE_ERRORS as error:
-            log.warning("heartbeat.failed", error=type(error).__name__)
+            self._outage.failed(error)
             await self._disconnect()
             return None
 

@@ -5,11 +5,10 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import structlog
-
 from app.apply import Applier
 from app.db.connect import DATABASE_ERRORS
 from app.draft import Workshop
+from app.outage import Outage
 from app.outbox import Sender
 from app.wake import Bell, wait
 
@@ -17,8 +16,6 @@ Tick = Callable[[], Awaitable[bool]]
 
 #: After the database failed a tick: so long a pause keeps an outage from filling the log.
 OUTAGE_PAUSE_SECONDS = 2.0
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +51,15 @@ class Engine:
                 loops.create_task(self._loop(tick))
 
     async def _loop(self, tick: Tick) -> None:
-        ring = self.bell.waiter()
+        ring, outage = self.bell.waiter(), Outage(tick.__name__)
         while not self.stopping.is_set():
             # Cleared before looking, so that what comes in while looking is seen too.
             ring.clear()
             try:
                 busy = await tick()
+                outage.worked()
             except DATABASE_ERRORS as error:
-                log.warning("tick.failed", tick=tick.__name__, error=type(error).__name__)
+                outage.failed(error)
                 await wait(self.stopping, seconds=OUTAGE_PAUSE_SECONDS)
                 continue
             if not busy:

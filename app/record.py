@@ -10,6 +10,7 @@ from app.db import events
 from app.db.connect import DATABASE_ERRORS, Database
 from app.errors import Unrecorded
 from app.model import Delivery
+from app.outage import Outage
 from app.wake import Bell
 
 #: Most deliveries, and about most bytes, that one statement takes.
@@ -32,6 +33,7 @@ class Recorder:
         self._bell = bell
         self._queue_limit = queue_limit
         self._commit_timeout_seconds = commit_timeout_seconds
+        self._outage = Outage("recording")
         self._waiting: deque[Waiting] = deque()
         self._arrived = asyncio.Event()
         #: How many of those at the head of the queue are to be recorded by themselves.
@@ -67,8 +69,9 @@ class Recorder:
                 batch = self._next_batch()
                 try:
                     await self._commit(batch)
+                    self._outage.worked()
                 except DATABASE_ERRORS as error:
-                    log.warning("record.failed", error=type(error).__name__, deliveries=len(batch))
+                    self._outage.failed(error)
                     _refuse(batch)
                     self._disconnect()
                     await asyncio.sleep(RECONNECT_SECONDS)

@@ -7,6 +7,7 @@ import asyncpg
 import structlog
 
 from app.db.connect import DATABASE_ERRORS, Connection, Database
+from app.outage import Outage
 
 CHANNEL = "draftgate"
 #: Between two NOTIFYs, since each takes a lock that all commits on the server share.
@@ -92,13 +93,15 @@ async def _is_registered(conn: Connection) -> bool:
 async def _keep_connected(
     database: Database, purpose: str, use: Callable[[Connection], Awaitable[None]]
 ) -> None:
+    outage = Outage(purpose)
     while True:
         conn: asyncpg.Connection[asyncpg.Record] | None = None
         try:
             conn = await database.connect(purpose, listen=purpose == "listener")
+            outage.worked()
             await use(conn)
         except DATABASE_ERRORS as error:
-            log.warning(f"{purpose}.disconnected", error=type(error).__name__)
+            outage.failed(error)
         finally:
             if conn is not None:
                 conn.terminate()

@@ -196,6 +196,19 @@ MUTANTS = (
         tests="tests/test_gate.py being_written",
     ),
     Mutant(
+        guard="the expiry's own MATERIALIZED query",
+        file=GATE,
+        old="              from lapsed\n             where session.id = lapsed.id\n",
+        new=(
+            "              from (select $1::int, null::text as claimed_by, null::uuid as token,"
+            " false as spent) as lapsed\n"
+            "             where session.id in (select id from patch_sessions where status in"
+            " ('asking', 'drafting') and claim_expires_at <= app_now() order by id limit $1"
+            " for update skip locked)\n"
+        ),
+        tests="tests/test_gate.py no_more_than_its_limit",
+    ),
+    Mutant(
         guard="the generation grows with an expiry",
         file=GATE,
         old="                   claim_generation = claim_generation + 1, crashes = crashes + 1,",

@@ -13,6 +13,7 @@ FILES = sorted(path for path in APP.rglob("*.py"))
 #: A module imports only from layers before its own, and within a package from its neighbours.
 LAYERS = (
     ("app.errors",),
+    ("app.outage",),
     ("app.machine",),
     ("app.model",),
     ("app.settings",),
