@@ -15,7 +15,7 @@ from app.errors import SettingsError
 from app.machine import Phase
 from app.settings import load
 from tests.ladder import bid
-from tests.locks import until
+from tests.locks import PATIENCE_SECONDS, until
 
 SHORT = timedelta(seconds=0.6)
 
@@ -42,6 +42,11 @@ async def short_claim(ladder, story=1):
 async def for_ever():
     """Work that does not end by itself."""
     await asyncio.Event().wait()
+
+
+async def how_it_ends(held):
+    """How the claim's endless work ends; it must, within half a minute."""
+    return await asyncio.wait_for(held.run(for_ever()), PATIENCE_SECONDS)
 
 
 def expiries(ladder):
@@ -98,7 +103,7 @@ async def test_losing_the_claim_stops_the_work(ladder, heart):
     await sessions.take_away(ladder.conn, claim.session_id, actor="operator")
 
     async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()) as held:
-        assert await held.run(for_ever()) is End.LOST
+        assert await how_it_ends(held) is End.LOST
 
 
 async def test_a_worker_that_can_not_know_stops_before_its_lease_ends(ladder, heart, connect):
@@ -109,7 +114,7 @@ async def test_a_worker_that_can_not_know_stops_before_its_lease_ends(ladder, he
     async with locker.transaction():
         await locker.execute("select from patch_sessions for update")
         async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()) as held:
-            assert await held.run(for_ever()) is End.LOST
+            assert await how_it_ends(held) is End.LOST
         assert time.monotonic() < asked_at + SHORT.total_seconds()
 
 
@@ -120,7 +125,7 @@ async def test_a_shutdown_cuts_work_off(ladder, heart):
     cut_off.set()
 
     async with heart.hold(claim, asked_at=asked_at, cut_off=cut_off) as held:
-        assert await held.run(for_ever()) is End.CUT_OFF
+        assert await how_it_ends(held) is End.CUT_OFF
 
 
 async def test_every_way_out_stops_the_beat(ladder, heart, conn):
