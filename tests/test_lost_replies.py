@@ -145,11 +145,7 @@ async def test_a_claim_that_is_still_under_way_is_not_made_twice(ladder, connect
     async with first.transaction():
         made = await gate.claim_next(first, Phase.DRAFT, asked)
         asking = asyncio.create_task(acquire(pool, Phase.DRAFT, asked))
-        waits = (
-            "select exists (select from pg_stat_activity where wait_event_type = 'Lock'"
-            " and datname = current_database())"
-        )
-        await until(lambda: ladder.conn.fetchval(waits))
+        await waiting(ladder, 1)
 
     assert await asking == made
     owned = "select count(*) from patch_sessions where claim_token is not null"
@@ -187,8 +183,8 @@ async def test_a_server_that_falls_silent_has_claimed_all_the_same(ladder, proxy
 
 ENDINGS = {
     "complete": lambda conn, claim: gate.complete(conn, claim, DRAFT, comment=comment(claim)),
-    "question": lambda conn, claim: gate.question(conn, claim, DRAFT, comment=comment(claim)),
-    "fail": lambda conn, claim: gate.fail(conn, claim, error="x", comment=comment(claim)),
+    "question": lambda conn, claim: gate.question(conn, claim, DRAFT, comment=comment(claim, "q")),
+    "fail": lambda conn, claim: gate.fail(conn, claim, error="x", comment=comment(claim, "f")),
     "release": lambda conn, claim: gate.release(
         conn, claim, error="x", delay=timedelta(0), failed=True
     ),
