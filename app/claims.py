@@ -76,7 +76,17 @@ class Held:
         self.claim = claim
         self._loop = asyncio.get_running_loop()
         self._lost = asyncio.Event()
+        self._progressed = False
         self._cut_off = cut_off
+
+    def progress(self) -> None:
+        """The work has shown a sign of life, which the next beat passes on."""
+        self._progressed = True
+
+    def take_progress(self) -> bool:
+        """Whether there was a sign of life since this was asked last."""
+        progressed, self._progressed = self._progressed, False
+        return progressed
 
     def lose(self) -> None:
         """Called from the heart's thread."""
@@ -147,7 +157,7 @@ class Heart:
         while True:
             await asyncio.sleep(min(self._interval_seconds, max(0, ends - time.monotonic())))
             sent = time.monotonic()
-            alive = await self._try(held.claim, seconds=ends - sent)
+            alive = await self._try(held, seconds=ends - sent)
             if alive is False or (alive is None and time.monotonic() >= ends):
                 log.warning("claim.lost", session=held.claim.session_id, known=alive is False)
                 return held.lose()
@@ -157,13 +167,15 @@ class Heart:
     def _ends(self, sent: float) -> float:
         return sent + self._lease.total_seconds() * (1 - MARGIN)
 
-    async def _try(self, claim: Claim, *, seconds: float) -> bool | None:
+    async def _try(self, held: Held, *, seconds: float) -> bool | None:
         """One beat: True or False as the database says, None if it said nothing in time."""
         try:
             async with asyncio.timeout(max(0.0, seconds)), self._one_at_a_time:
                 if self._conn is None or self._conn.is_closed():
                     self._conn = await self._database.connect("heart")
-                alive = await gate.beat(self._conn, claim, lease=self._lease)
+                alive = await gate.beat(
+                    self._conn, held.claim, lease=self._lease, progressed=held.take_progress()
+                )
                 self._outage.worked()
                 return alive
         except DATABASE_ERRORS as error:

@@ -36,7 +36,10 @@ log = structlog.get_logger(__name__)
 
 
 class Drafter(Protocol):
-    """Whatever makes a draft. Raises DrafterError; cleans up when it is cancelled."""
+    """Whatever makes a draft. Raises DrafterError; cleans up when it is cancelled.
+
+    It calls `progress` whenever it sees a sign of life.
+    """
 
     async def draft(
         self,
@@ -45,6 +48,7 @@ class Drafter(Protocol):
         *,
         conversation: Sequence[Remark],
         previous_patch: str | None,
+        progress: Callable[[], None],
     ) -> Draft: ...
 
 
@@ -222,7 +226,11 @@ class Workshop:
             conversation = await sessions.conversation(conn, claim.session_id)
             previous = await sessions.latest_patch(conn, claim.session_id)
         draft = await self.drafter.draft(
-            claim, story, conversation=conversation, previous_patch=previous
+            claim,
+            story,
+            conversation=conversation,
+            previous_patch=previous,
+            progress=self.held[claim.session_id, claim.generation].progress,
         )
         return partial(_hand_back, claim=claim, draft=draft)
 

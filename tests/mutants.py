@@ -246,8 +246,8 @@ MUTANTS = (
     Mutant(
         guard="the generation grows when a story's close takes the claim",
         file=SESSIONS,
-        old="               claim_generation = claim_generation + 1, updated_at = app_clock()",
-        new="               updated_at = app_clock()",
+        old="               progressed_at = null, claim_generation = claim_generation + 1,",
+        new="               progressed_at = null,",
         tests="tests/test_order.py newer_closing",
     ),
     Mutant(
@@ -300,7 +300,7 @@ MUTANTS = (
     Mutant(
         guard="the heartbeat",
         file=CLAIMS,
-        old="            alive = await self._try(held.claim, seconds=ends - sent)\n",
+        old="            alive = await self._try(held, seconds=ends - sent)\n",
         new="            alive: bool | None = True\n",
         tests="tests/test_claims.py longer_than_the_lease",
     ),

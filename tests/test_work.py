@@ -286,6 +286,18 @@ async def test_an_opened_session_without_text_waits(ladder, workshop):
     assert (row["status"], row["last_error"]) == ("opened", "the story has no text yet")
 
 
+async def test_a_sign_of_life_is_passed_on(ladder, workshop):
+    """What a drafter prints shows in the session while it works, by way of the heartbeat."""
+    await ladder.clarified()
+    prints = "import time\nwhile True: print('still here', flush=True); time.sleep(0.05)"
+    worker = workshop(prints, limits=replace(LIMITS, lease=timedelta(seconds=0.9)))
+
+    async with drafting(worker, ladder):
+        shown = "select progressed_at > claimed_at from patch_sessions"
+        await until(lambda: ladder.conn.fetchval(shown))
+        worker.cut_off.set()
+
+
 async def test_drafters_hear_what_was_said(ladder, workshop, tmp_path):
     """The request holds the story, the conversation and the limits."""
     await ladder.deliver(

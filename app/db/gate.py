@@ -53,7 +53,7 @@ CLAIM_KNOWN = """
            set status = 'drafting', prior_status = status, claim_token = $3,
                claim_generation = claim_generation + 1, claimed_by = $4, claimed_at = app_clock(),
                claim_expires_at = app_clock() + $5, phase_ends_at = app_clock() + $6,
-               updated_at = app_clock()
+               progressed_at = app_clock(), updated_at = app_clock()
           from known
          where session.id = known.id
            and status = 'clarified' and next_attempt_at <= app_now()
@@ -78,7 +78,7 @@ CLAIM_NEXT = """
            set status = 'drafting', prior_status = status, claim_token = $1,
                claim_generation = claim_generation + 1, claimed_by = $2, claimed_at = app_clock(),
                claim_expires_at = app_clock() + $3, phase_ends_at = app_clock() + $4,
-               updated_at = app_clock()
+               progressed_at = app_clock(), updated_at = app_clock()
           from next
          where session.id = next.id
         returning session.*
@@ -124,19 +124,26 @@ async def held(conn: Connection, token: UUID) -> Claim | None:
     return _claim(await conn.fetchrow("select * from patch_sessions where claim_token = $1", token))
 
 
-async def beat(conn: Connection, claim: Claim, *, lease: timedelta) -> bool:
-    """Prolongs the claim to a lease from now, never past its phase's end; False: it is lost."""
+async def beat(
+    conn: Connection, claim: Claim, *, lease: timedelta, progressed: bool = False
+) -> bool:
+    """Prolongs the claim to a lease from now, never past its phase's end; False: it is lost.
+
+    `progressed`: the work has shown a sign of life since the last beat.
+    """
     return (
         await conn.fetchval(
             """
             update patch_sessions
-               set claim_expires_at = least(app_clock() + $3, phase_ends_at)
+               set claim_expires_at = least(app_clock() + $3, phase_ends_at),
+                   progressed_at = case when $4 then app_clock() else progressed_at end
              where id = $1 and claim_generation = $2 and status in ('asking', 'drafting')
             returning id
             """,
             claim.session_id,
             claim.generation,
             lease,
+            progressed,
         )
         is not None
     )
@@ -148,7 +155,8 @@ _END = """
     with ended as (
         update patch_sessions
            set prior_status = null, claim_token = null, claimed_by = null, claimed_at = null,
-               claim_expires_at = null, phase_ends_at = null, updated_at = app_clock(), <changes>
+               claim_expires_at = null, phase_ends_at = null, progressed_at = null,
+               updated_at = app_clock(), <changes>
          where id = $1 and claim_generation = $2 and status in (<owned>)
         returning *
     ), told as (
@@ -293,7 +301,7 @@ async def expire(
             update patch_sessions as session
                set status = case when spent then 'failed' else prior_status end,
                    prior_status = null, claim_token = null, claimed_by = null, claimed_at = null,
-                   claim_expires_at = null, phase_ends_at = null,
+                   claim_expires_at = null, phase_ends_at = null, progressed_at = null,
                    claim_generation = claim_generation + 1, crashes = crashes + 1,
                    next_attempt_at = app_clock() + $3::interval * power(2, crashes),
                    last_error = $4, updated_at = app_clock()

@@ -45,9 +45,9 @@ async def session(conn: Connection, sc_id: int, *, workspace: str | None) -> lis
     rows = await conn.fetch(
         """
         select id, workspace, sc_id, title, app_url, status, prior_status, claim_generation,
-               claimed_by, claimed_at, claim_expires_at, attempts, crashes, interruptions,
-               next_attempt_at, last_error, revision, cost_usd::float8 as cost_usd, decided_at,
-               created_at, updated_at
+               claimed_by, claimed_at, claim_expires_at, progressed_at, attempts, crashes,
+               interruptions, next_attempt_at, last_error, revision, cost_usd::float8 as cost_usd,
+               decided_at, created_at, updated_at
           from patch_sessions
          where sc_id = $1 and ($2::text is null or workspace = $2)
          order by id

@@ -94,7 +94,8 @@ async def evict(conn: Connection, workspace: str, sc_id: int) -> None:
         update patch_sessions
            set status = 'closed', prior_status = null, claim_token = null, claimed_by = null,
                claimed_at = null, claim_expires_at = null, phase_ends_at = null,
-               claim_generation = claim_generation + 1, updated_at = app_clock()
+               progressed_at = null, claim_generation = claim_generation + 1,
+               updated_at = app_clock()
          where workspace = $1 and sc_id = $2 and status in ('asking', 'drafting')
         """,
         workspace,
@@ -210,7 +211,8 @@ async def take_away(conn: Connection, session_id: int, *, actor: str) -> bool:
                 update patch_sessions
                    set status = prior_status, prior_status = null, claim_token = null,
                        claimed_by = null, claimed_at = null, claim_expires_at = null,
-                       phase_ends_at = null, claim_generation = claim_generation + 1,
+                       phase_ends_at = null, progressed_at = null,
+                       claim_generation = claim_generation + 1,
                        next_attempt_at = app_clock(), updated_at = app_clock()
                  where id = $1 and status in ('asking', 'drafting')
                 returning *

@@ -3,7 +3,7 @@
 import os
 import signal
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,6 +65,7 @@ class CommandDrafter:
         *,
         conversation: Sequence[Remark],
         previous_patch: str | None,
+        progress: Callable[[], None] = process.nothing,
     ) -> Draft:
         """One run; raises DrafterError, and leaves neither a process nor a file on any path."""
         name = f"{claim.session_id}-g{claim.generation}-{slug(story.title)}"
@@ -79,18 +80,18 @@ class CommandDrafter:
                     timeout_seconds=self.timeout_seconds,
                 )
                 place.request_file.write_bytes(document)
-                return await self._made_in(place)
+                return await self._made_in(place, progress)
         except OSError as error:
             # The disk is full, or not ours to write to.
             raise DrafterError(f"the state directory can't be used: {error}") from error
 
-    async def _made_in(self, place: Workplace) -> Draft:
+    async def _made_in(self, place: Workplace, progress: Callable[[], None]) -> Draft:
         if self.repository is None:
-            return await self._in_empty_directory(place)
-        return await self._in_worktree(place, self._source(self.repository))
+            return await self._in_empty_directory(place, progress)
+        return await self._in_worktree(place, self._source(self.repository), progress)
 
-    async def _in_empty_directory(self, place: Workplace) -> Draft:
-        finished = await self._run(place)
+    async def _in_empty_directory(self, place: Workplace, progress: Callable[[], None]) -> Draft:
+        finished = await self._run(place, progress)
         answer = contract.result(_result_document(place) or finished.stdout)
         if answer.questions:
             return _draft(answer, patch="")
@@ -100,9 +101,11 @@ class CommandDrafter:
         await self._git().check_patch(patch, place.home)
         return _draft(answer, patch=patch)
 
-    async def _in_worktree(self, place: Workplace, source: Repository) -> Draft:
+    async def _in_worktree(
+        self, place: Workplace, source: Repository, progress: Callable[[], None]
+    ) -> Draft:
         base = await source.check_out(place)
-        finished = await self._run(place)
+        finished = await self._run(place, progress)
         answer = _answer(place, finished)
         if answer.questions:
             return _draft(answer, patch="")
@@ -112,7 +115,7 @@ class CommandDrafter:
         draft = _draft(answer, patch=patch)
         return replace(draft, meta={**draft.meta, "base_commit": base})
 
-    async def _run(self, place: Workplace) -> Finished:
+    async def _run(self, place: Workplace, progress: Callable[[], None]) -> Finished:
         finished = await process.run(
             self.command,
             cwd=place.work,
@@ -122,6 +125,7 @@ class CommandDrafter:
             limits=self.limits,
             grace_seconds=self.grace_seconds,
             hold=(place.lock,),
+            progress=progress,
         )
         if finished.code is None:
             raise _failure(f"the drafter took longer than {self.timeout_seconds:g} s", finished)

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,6 +64,10 @@ class Finished:
     stderr_dropped_bytes: int
 
 
+def nothing() -> None:
+    """Takes no notice of progress."""
+
+
 async def run(
     argv: Sequence[str],
     *,
@@ -74,18 +78,20 @@ async def run(
     limits: Limits = UNLIMITED,
     grace_seconds: float = GRACE_SECONDS,
     hold: Sequence[int] = (),
+    progress: Callable[[], None] = nothing,
 ) -> Finished:
     """Runs the command to its end; nothing of it is left when this returns or raises.
 
     `stdin` is a file, so that a command that doesn't read it holds nothing up. The descriptors in
     `hold` stay open as long as anything of the tree lives, even if this process is killed.
+    `progress` is called whenever the command prints something.
     Raises DrafterError if the command can't be started.
     """
     job: dict[str, object] = {"argv": list(argv), "cwd": str(cwd), "limits": asdict(limits)}
     job["grace_seconds"] = grace_seconds
     async with AsyncExitStack() as stack:
-        stdout = await stack.enter_async_context(_drained(KEEP_STDOUT_BYTES))
-        stderr = await stack.enter_async_context(_drained(KEEP_STDERR_BYTES))
+        stdout = await stack.enter_async_context(_drained(KEEP_STDOUT_BYTES, progress))
+        stderr = await stack.enter_async_context(_drained(KEEP_STDERR_BYTES, progress))
         source = os.open(stdin, os.O_RDONLY)
         stack.callback(os.close, source)
         tree = await _spawn((source, stdout.end, stderr.end), environment, hold)
@@ -120,14 +126,16 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
 class _Tail(asyncio.Protocol):
     """Takes a stream as fast as it comes and keeps the last of it."""
 
-    def __init__(self, keep_bytes: int, end: int) -> None:
+    def __init__(self, keep_bytes: int, end: int, progress: Callable[[], None]) -> None:
         self.end = end
+        self._progress = progress
         self.closed = asyncio.Event()
         self._keep_bytes = keep_bytes
         self._kept = bytearray()
         self._seen_bytes = 0
 
     def data_received(self, data: bytes) -> None:
+        self._progress()
         self._seen_bytes += len(data)
         self._kept += data
         if len(self._kept) > 2 * self._keep_bytes:
@@ -149,10 +157,10 @@ class _Tail(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def _drained(keep_bytes: int) -> AsyncIterator[_Tail]:
+async def _drained(keep_bytes: int, progress: Callable[[], None]) -> AsyncIterator[_Tail]:
     """A pipe whose reading end is drained; afterwards it has been read to its end."""
     reading, writing = os.pipe()
-    tail = _Tail(keep_bytes, writing)
+    tail = _Tail(keep_bytes, writing, progress)
     loop = asyncio.get_running_loop()
     with ExitStack() as stack:
         stack.callback(tail.hand_over)

@@ -85,6 +85,7 @@ STATEMENTS = (
         claimed_at timestamptz,
         claim_expires_at timestamptz,
         phase_ends_at timestamptz,
+        progressed_at timestamptz,
         attempts integer not null default 0,
         crashes integer not null default 0,
         interruptions integer not null default 0,
@@ -106,7 +107,8 @@ STATEMENTS = (
             and (claim_token is null) = (claimed_by is null)
             and (claim_token is null) = (claimed_at is null)
             and (claim_token is null) = (claim_expires_at is null)
-            and (claim_token is null) = (phase_ends_at is null)),
+            and (claim_token is null) = (phase_ends_at is null)
+            and (claim_token is null) = (progressed_at is null)),
         constraint session_remembers_where_it_was_claimed check (
             prior_status is not distinct from
             case status when 'asking' then 'opened' when 'drafting' then 'clarified' end),
