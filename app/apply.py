@@ -189,7 +189,9 @@ class Applier:
             history = await facts.of_story(conn, *story)
             decision = decide(None, history, self.rules, about=told)
             decision = _only_what_is_new(decision, before)
-        if decision.session is not None and (decision.session != before or decision.remarks):
+        if decision.session is not None and (
+            anew or decision.remarks or decision.session != before
+        ):
             session_id = await self._save(conn, before, decision)
             if anew:
                 await sessions.forget_conversation(conn, session_id)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.apply import Applier
-from app.claims import Heart, acquire
+from app.claims import Heart, Held, acquire
 from app.db import gate, look
 from app.db.connect import Database, Pool, take
 from app.draft import Workshop
@@ -293,20 +293,20 @@ async def test_a_heart_that_is_cut_off_in_a_beat_beats_on(bench, ladder, connect
     # Not started, it has no loop of its own, and its beats can be driven from here.
     named = replace(bench.database, pool_size=1)
     heart = Heart(named, lease=LEASE, interval=LEASE / 3)
-    claims: list[Claim] = []
+    holds: list[Held] = []
     own = (
         "select count(*) <= 1 from pg_stat_activity"
         " where application_name = 'draftgate heart' and datname = current_database()"
     )
 
     async def arrange() -> Make:
-        claims.append(await ladder.claimed())
+        holds.append(Held(await ladder.claimed(), asyncio.Event()))
         if not connected:
             await heart._disconnect()
-        return lambda: heart._try(claims[-1], seconds=20)
+        return lambda: heart._try(holds[-1], seconds=20)
 
     async def check() -> None:
-        assert await heart._try(claims[-1], seconds=20) is True
+        assert await heart._try(holds[-1], seconds=20) is True
         await until(lambda: ladder.conn.fetchval(own))
 
     await bench.at_every_await(arrange, check)
