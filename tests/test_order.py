@@ -48,7 +48,7 @@ async def start_over(ladder: Ladder) -> None:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     chosen=st.sets(st.integers(0, len(DELIVERIES) - 1), min_size=2),
