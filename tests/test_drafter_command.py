@@ -244,6 +244,22 @@ async def test_an_empty_directory_is_in_no_repository(bench, tmp_path):
     assert (await draft(bench.shell(script))).patch == PATCH
 
 
+async def test_a_drafter_that_prints_shows_that_it_is_alive(bench):
+    """On either stream."""
+    printed = []
+    drafter = bench.shell(f"echo working >&2; {answer(patch=PATCH)}")
+
+    await drafter.draft(
+        CLAIM,
+        STORY,
+        conversation=(),
+        previous_patch=None,
+        progress=lambda: printed.append(1),
+    )
+
+    assert printed
+
+
 # --- what it may use -------------------------------------------------------------------------
 
 
@@ -392,14 +408,15 @@ async def test_a_drafter_ends_with_its_supervisor_even_if_no_worker_can_act(benc
             script + "kill -9 $PPID; exec sleep 300",
             cwd=ROOT,
         )
-        assert await seen.said() == "started"
+        try:
+            assert await seen.said() == "started"
+            worker.send_signal(signal.SIGSTOP)
+            (tmp_path / "go").write_text("go\n")
 
-        worker.send_signal(signal.SIGSTOP)
-        (tmp_path / "go").write_text("go\n")
-
-        await seen.stopped()
-        worker.kill()
-        await worker.wait()
+            await seen.stopped()
+        finally:
+            worker.kill()
+            await worker.wait()
 
 
 async def test_the_event_loop_of_the_service_will_do(bench):

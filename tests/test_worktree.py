@@ -107,6 +107,7 @@ pathlib.Path("plain.txt").write_text("plainer\\n")
     clone = applied(made.patch, repository, tmp_path)
     assert (clone / "german.txt").read_bytes() == LATIN_1 * 2
     assert (clone / "long.txt").read_bytes() == LATE_NUL
+    assert "\0" not in made.patch
     assert "+plainer" in made.patch
 
 
@@ -141,13 +142,21 @@ async def test_ignored_files_are_left_out(bench, repository):
     assert "b/kept" in made.patch
 
 
-async def test_line_endings_that_were_not_touched_are_no_change(bench, repository):
+async def test_files_are_taken_as_they_are_whatever_their_attributes_say(bench, repository):
     """A repository that breaks its own .gitattributes does not leak into every draft."""
-    commit(repository, dos__txt="a\r\n")
-    commit(repository, __gitattributes="*.txt text\n")
-    made = await draft(bench.shell("echo x > new", repository=repository))
+    (repository / ".git" / "info").mkdir(exist_ok=True)
+    (repository / ".git" / "info" / "attributes").write_text("* -text -ident\n")
+    attributes = "*.txt text\n*.bat eol=crlf\n*.id ident\n*.u16 working-tree-encoding=UTF-16\n"
+    commit(repository, dos__txt="a\r\n", run__bat="a\n", x__id="$Id: old $\n", x__u16="ü\n")
+    commit(repository, __gitattributes=attributes)
 
-    assert made.patch.count("diff --git") == 1
+    made = await draft(
+        bench.shell("git status --short > new; printf 'b\\r\\n' >> dos.txt", repository=repository)
+    )
+
+    assert made.patch.count("diff --git") == 2
+    assert "+b\r\n" in made.patch
+    assert "+?? new" in made.patch
 
 
 async def test_a_repository_inside_the_tree_is_left_out(bench, repository):
@@ -211,7 +220,9 @@ async def test_an_offered_patch_can_t_leave_the_tree(bench, repository, tmp_path
 
 async def test_a_drafter_starts_from_the_newest_base(bench, repository):
     """Every claim fetches: the second drafter sees what was pushed after the first."""
+    git(repository, "branch", "feature")
     await draft(bench.shell("echo x > new", repository=repository))
+    git(repository, "branch", "--move", "feature", "feature/login")
     commit(repository, pushed="later\n")
 
     made = await draft(bench.shell("cat pushed > copy", repository=repository))
@@ -300,6 +311,25 @@ rm {trace} 2>/dev/null; echo changed > README; true
     assert not trace.exists()
 
 
+async def test_nothing_that_a_drafter_puts_into_the_mirror_is_run(bench, repository, tmp_path):
+    """It can reach it without a sandbox; the next fetch runs no hook of it."""
+    trace = tmp_path / "ran"
+    script = f"""
+echo x > new
+cd ../../../mirrors/*.git && mkdir hooks
+for hook in reference-transaction post-checkout pre-auto-gc; do
+    printf '#!/bin/sh\\ntouch {trace}' > hooks/$hook
+    chmod +x hooks/$hook
+done
+"""
+    await draft(bench.shell(script, repository=repository))
+    commit(repository, pushed="later\n")
+
+    await draft(bench.shell("echo x > new", repository=repository))
+
+    assert not trace.exists()
+
+
 async def test_nothing_that_the_repository_holds_is_run(bench, repository, tmp_path):
     """Its hooks and filters are not those of the service that fetches it."""
     trace = tmp_path / "ran"
@@ -309,10 +339,7 @@ async def test_nothing_that_the_repository_holds_is_run(bench, repository, tmp_p
         (hooks / hook).write_text(f"#!/bin/sh\ntouch {trace}\n")
         (hooks / hook).chmod(0o755)
     git(repository, "config", "uploadpack.packObjectsHook", f"touch {trace};")
-    git(repository, "config", "filter.evil.smudge", f"touch {trace}")
-    (repository / ".gitattributes").write_text("* filter=evil\n")
-    git(repository, "config", "--unset", "filter.evil.smudge")
-    commit(repository)
+    commit(repository, __gitattributes="* filter=evil\n")
     trace.unlink(missing_ok=True)
 
     await draft(bench.shell("echo x > new", repository=repository))
@@ -381,6 +408,12 @@ async def test_a_repository_s_name_can_t_be_an_option_or_a_command(bench, tmp_pa
         await draft(bench.shell("true", repository=url.format(trace=trace)))
 
     assert not trace.exists()
+
+
+async def test_a_remote_is_reached_by_https_ssh_or_a_path(bench):
+    """Of all that git speaks, what is not authenticated and what runs commands is refused."""
+    with pytest.raises(DrafterError, match="transport 'git' not allowed"):
+        await draft(bench.shell("true", repository="git://127.0.0.1:1/x"))
 
 
 async def test_a_remote_that_asks_for_a_password_fails_at_once(bench):

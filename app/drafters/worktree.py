@@ -29,6 +29,11 @@ IDENTITY = "[user]\n\tname = Draftgate\n\temail = draftgate@localhost\n"
 
 log = structlog.get_logger(__name__)
 
+#: Outranks every .gitattributes. What is in the commit is in the worktree, byte by byte, and the
+#: other way round: no conversion that is not undone makes a change of its own.
+ATTRIBUTES = "info/attributes"
+AS_THEY_ARE = "* -text -ident -filter !working-tree-encoding"
+
 _FILE_IN_PATCH = re.compile(rb"^(?=diff --git )", re.MULTILINE)
 _DIFF = (
     *("diff", "--cached", "--binary", "--full-index", "--no-color", "--no-ext-diff"),
@@ -196,15 +201,14 @@ class Repository:
         git = replace(self.git, hold=(place.lock,))
         # A repository of its own: what is done to its config, refs and hooks stays in it.
         await git("init", "--quiet", "--template=", work, cwd=place.home)
-        await asyncio.to_thread(_borrow_objects, work / ".git", mirror)
-        await asyncio.to_thread(_introduce, work / ".git")
+        await asyncio.to_thread(_set_up, work / ".git", mirror)
         await git(
             *("fetch", "--quiet", "--no-write-fetch-head", "--no-auto-maintenance", mirror),
             *("+refs/tags/*:refs/tags/*", "+refs/heads/*:refs/remotes/origin/*"),
             cwd=work,
         )
         await git("checkout", "--quiet", "--detach", base, "--", cwd=work)
-        # The times in it tell what was touched, without reading every file again.
+        # The times in it tell what was touched, so that not every file is read again.
         await asyncio.to_thread(shutil.copy2, work / ".git" / "index", place.index_file)
         return base
 
@@ -228,7 +232,7 @@ class Repository:
         scratch = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="git-", dir=place.home))
         git = replace(self.git, hold=(place.lock,))
         await git("init", "--quiet", "--bare", "--template=", scratch, cwd=place.home)
-        await asyncio.to_thread(_borrow_objects, scratch, self.mirror)
+        await asyncio.to_thread(_set_up, scratch, self.mirror)
         yield _Outside(git, place, scratch)
 
     async def _fetch(self) -> str:
@@ -310,9 +314,7 @@ class _Outside:
         return path
 
     def treat_all_as_binary(self) -> None:
-        """This file outranks those in the worktree."""
-        (self._scratch / "info").mkdir(exist_ok=True)
-        (self._scratch / "info" / "attributes").write_text("* -diff\n")
+        (self._scratch / ATTRIBUTES).write_text(f"{AS_THEY_ARE} -diff\n")
 
 
 async def _changes(git: _Outside, base: str) -> str:
@@ -331,13 +333,13 @@ async def _check(git: _Outside, base: str, patch: str) -> None:
     await git("apply", "--check", "--cached", "--whitespace=nowarn", "--", git.file(patch))
 
 
-def _borrow_objects(git_dir: Path, mirror: Path) -> None:
-    info = git_dir / "objects" / "info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "alternates").write_text(f"{mirror / 'objects'}\n")
-
-
-def _introduce(git_dir: Path) -> None:
+def _set_up(git_dir: Path, mirror: Path) -> None:
+    for file, content in (
+        ("objects/info/alternates", f"{mirror / 'objects'}\n"),
+        (ATTRIBUTES, f"{AS_THEY_ARE}\n"),
+    ):
+        (git_dir / file).parent.mkdir(parents=True, exist_ok=True)
+        (git_dir / file).write_text(content)
     with (git_dir / "config").open("a") as config:
         config.write(IDENTITY)
 
