@@ -27,7 +27,7 @@ from app.outbox import Sender
 from app.record import Recorder
 from app.settings import Settings
 from app.shortcut.client import ShortcutClient
-from app.wake import Bell
+from app.wake import Bell, wait
 from app.web import Server, create_app
 
 #: After the grace: for killing drafters and giving their claims back.
@@ -178,7 +178,7 @@ async def engine(
                 limits=_limits(settings),
                 cut_off=shutdown.cut_off,
             )
-            rules = await _rules(settings, shortcut)
+            rules = await _rules(settings, shortcut, shutdown.stopping)
             sender = Sender(name=name, pool=pool, shortcut=shortcut) if shortcut else None
             yield Engine(
                 applier=Applier(pool, rules, settings.shortcut_workspace, shortcut, bell),
@@ -229,10 +229,12 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-async def _rules(settings: Settings, shortcut: ShortcutClient | None) -> Rules:
+async def _rules(
+    settings: Settings, shortcut: ShortcutClient | None, stopping: asyncio.Event
+) -> Rules:
     bot = settings.bot_member_id
     if bot is None and shortcut is not None:
-        bot = await _own_member_id(shortcut)
+        bot = await _own_member_id(shortcut, stopping)
     return Rules(
         label=settings.trigger_label or None,
         owner=settings.trigger_owner,
@@ -243,13 +245,17 @@ async def _rules(settings: Settings, shortcut: ShortcutClient | None) -> Rules:
     )
 
 
-async def _own_member_id(shortcut: ShortcutClient) -> str:
-    """Who we are; without knowing it our own comments would come back as somebody's."""
-    while True:
+async def _own_member_id(shortcut: ShortcutClient, stopping: asyncio.Event) -> str | None:
+    """Who we are; without knowing it our own comments would come back as somebody's.
+
+    None when the process is told to stop before the API says it.
+    """
+    while not stopping.is_set():
         try:
             return await shortcut.member_id()
         except ShortcutUnavailable as error:
             log.warning("shortcut.unavailable", error=str(error), waiting_for="our member id")
-            await asyncio.sleep(MEMBER_ID_PAUSE_SECONDS)
+            await wait(stopping, seconds=MEMBER_ID_PAUSE_SECONDS)
         except ShortcutError as error:
             raise DraftgateError(f"the API does not say who we are: {error}") from None
+    return None

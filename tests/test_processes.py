@@ -146,6 +146,17 @@ async def log_says(it: Stack, words: str) -> bool:
     return words in await asyncio.to_thread(it.log)
 
 
+async def test_a_worker_stops_while_the_api_is_away(it):
+    """A worker that waits to hear from the API who it is ends on SIGTERM all the same."""
+    it.settings["DRAFTGATE_SHORTCUT_API_URL"] = "http://127.0.0.1:1/api/v3"
+    worker = await it.worker()
+    await until(lambda: log_says(it, "shortcut.unavailable"))
+
+    worker.terminate()
+
+    assert await asyncio.wait_for(worker.wait(), 10) == 0
+
+
 async def test_a_receiver_that_is_told_to_stop_loses_nothing(it, conn):
     """SIGTERM under load: every delivery that was answered 200 is recorded."""
     receiver = await it.receiver()
