@@ -28,8 +28,9 @@ from app.wake import Bell
 Ending = Callable[[Connection], Awaitable[bool]]
 Work = Callable[[Claim], Coroutine[Any, Any, Ending]]
 
-#: Beyond the drafter's own limit: for reading the story, setting up, and cleaning up.
-PHASE_SLACK = timedelta(seconds=120)
+#: Beyond the drafter's own limit: for reading the story, the first fetch of a repository (which
+#: git is given ten minutes for), and cleaning up.
+PHASE_SLACK = timedelta(minutes=12)
 END_PAUSE_SECONDS = 0.5
 
 log = structlog.get_logger(__name__)
