@@ -97,13 +97,17 @@ async def test_a_busy_pool_does_not_stop_the_beat(ladder, heart, pool, conn):
         await pool.release(connection)
 
 
-async def test_losing_the_claim_stops_the_work(ladder, heart):
-    """A beat that finds no row cancels the work at once."""
+async def test_losing_the_claim_stops_the_work(ladder, database):
+    """A beat that finds no row cancels the work at once, however long the lease still is."""
     claim, asked_at = await short_claim(ladder)
     await sessions.take_away(ladder.conn, claim.session_id, actor="operator")
+    heart = Heart(database, lease=timedelta(hours=1), interval=SHORT / 6)
+    heart.start()
 
     async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()) as held:
         assert await how_it_ends(held) is End.LOST
+
+    heart.stop()
 
 
 async def test_a_worker_that_can_not_know_stops_before_its_lease_ends(ladder, heart, connect):
