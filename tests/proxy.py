@@ -98,7 +98,7 @@ class Proxy:
         self.thawed.set()
 
     def delay(self, seconds: float) -> None:
-        """Every piece of what the server says arrives so much later."""
+        """The end of every answer arrives so much later."""
         self.delay_seconds = seconds
 
     def cut_after(self, count: int) -> None:
@@ -118,12 +118,6 @@ class Proxy:
         """Every connection breaks now, between two statements or within one."""
         for link in list(self._links):
             link.cut()
-
-    async def passed(self) -> None:
-        """Waits until nothing is held up."""
-        await self.thawed.wait()
-        if self.delay_seconds:
-            await asyncio.sleep(self.delay_seconds)
 
     async def open(self) -> None:
         self._server = await asyncio.start_unix_server(self._serve, self._path)
@@ -246,7 +240,9 @@ class _Link:
                 if not await caught.delivered():
                     return
                 kind, rest = b"", held
-            await self._proxy.passed()
+            if kind == b"Z":
+                await asyncio.sleep(self._proxy.delay_seconds)
+            await self._proxy.thawed.wait()
             if not await self._say(client, kind + rest):
                 return
 

@@ -286,7 +286,8 @@ async def expire(
     """asking, drafting -> the prior status where the claim has run out; failed after too many.
 
     The generation grows, so whatever the old worker still does counts for nothing. `delay` is
-    the backoff after a first crash and doubles with each. Rows: (id, workspace, sc_id, status).
+    the backoff after a first crash and doubles with each of the next ten.
+    Rows: (id, workspace, sc_id, status).
     """
     return await conn.fetch(
         """
@@ -303,7 +304,7 @@ async def expire(
                    prior_status = null, claim_token = null, claimed_by = null, claimed_at = null,
                    claim_expires_at = null, phase_ends_at = null, progressed_at = null,
                    claim_generation = claim_generation + 1, crashes = crashes + 1,
-                   next_attempt_at = app_clock() + $3::interval * power(2, crashes),
+                   next_attempt_at = app_clock() + $3::interval * power(2, least(crashes, 10)),
                    last_error = $4, updated_at = app_clock()
               from lapsed
              where session.id = lapsed.id
