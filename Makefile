@@ -38,7 +38,7 @@ $(INSTALLED): requirements/dev.txt pyproject.toml
 dev: install ## Run everything here: embedded PostgreSQL, a simulated Shortcut, the service
 	@$(BIN)/draftgate dev
 
-demo: install ## Show one story from label to draft, and stop; JSON=1 for scripts
+demo: install ## Do the main job once by itself, and check it; JSON=1 for scripts
 	@$(BIN)/draftgate demo $(if $(JSON),--json)
 
 test: install ## Run the tests; JOBS=4, ARGS="-k gate"
@@ -67,5 +67,9 @@ $(UV): Makefile
 mutants: install ## Take out each guard and show that a test goes red; GUARD=lease for some
 	@$(BIN)/python -m tests.mutants $(GUARD)
 
-bench chaos: ## Not there yet
+chaos: install ## Harm real processes for ten minutes, check it all; SECONDS=60 SEED=7 JSON=1
+	@$(BIN)/python -m chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(JSON),--json)
+
+bench: ## Not there yet
 	@echo "make $@: not there yet" >&2; exit 2

@@ -16,7 +16,7 @@ import structlog
 from app import words
 from app.claims import End, Heart, Held, acquire, backoff
 from app.db import gate, sessions
-from app.db.connect import DATABASE_ERRORS, Connection, Pool, take
+from app.db.connect import DATABASE_ERRORS, Connection, Pool, reason, take
 from app.db.gate import Bid, Comment
 from app.errors import DrafterError, DraftgateError, ShortcutError, ShortcutRefused
 from app.machine import Phase
@@ -166,6 +166,7 @@ class Workshop:
         except ShortcutError as error:
             return self._release(claim, words.problem(error), failed=False)
         except DrafterError as error:
+            log.warning("drafter.failed", reason=reason(error), attempt=claim.attempt)
             return self._failed(claim, words.problem(error))
         except DATABASE_ERRORS as error:
             return self._release(claim, f"the database: {type(error).__name__}", failed=False)

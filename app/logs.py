@@ -8,26 +8,31 @@ import structlog
 
 def configure(*, log_format: str, level: str) -> None:
     """Sets up structlog and the standard library's logging once per process, on stderr."""
-    processors: list[structlog.typing.Processor] = [
+    shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    if log_format == "json":
-        # JSON escapes control characters, so a value can't forge a line of its own.
-        processors += [
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ]
-    else:
-        processors += [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    rendering = _rendering(log_format)
     structlog.configure(
-        processors=processors,
+        processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=level.upper(), stream=sys.stderr, format="%(levelname)s %(message)s")
-    for chatty in ("httpx", "httpcore", "alembic", "asyncio"):
+    handler = logging.StreamHandler(sys.stderr)
+    own = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(processors=[own, *rendering], foreign_pre_chain=shared)
+    )
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    for chatty in ("httpx", "httpcore", "alembic", "asyncio", "uvicorn"):
         # httpx tells whole URLs at INFO.
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _rendering(log_format: str) -> list[structlog.typing.Processor]:
+    if log_format == "console":
+        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    # JSON escapes control characters, so a value can't forge a line of its own.
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

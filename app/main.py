@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import structlog
 
 from app.apply import Applier
 from app.claims import Heart
-from app.db.connect import DATABASE_ERRORS, Database, Pool, take
+from app.db.connect import DATABASE_ERRORS, Database, Pool, reason, take
 from app.decide import Rules
 from app.draft import Limits, Workshop
 from app.drafters.command import CommandDrafter, allowed_environment
@@ -32,6 +33,8 @@ from app.web import Server, create_app
 
 #: After the grace: for killing drafters and giving their claims back.
 LAST_SECONDS = 10
+#: Signals that come closer together than this mean the same.
+SAME_SIGNAL_SECONDS = 1.0
 MEMBER_ID_PAUSE_SECONDS = 5
 
 log = structlog.get_logger(__name__)
@@ -50,14 +53,21 @@ class Shutdown:
 
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     cut_off: asyncio.Event = field(default_factory=asyncio.Event)
+    since: list[float] = field(default_factory=list)
 
     def signalled(self) -> None:
-        """The first signal drains; a second one ends the process at once."""
-        if self.stopping.is_set():
+        """The first signal drains; a second one ends the process at once.
+
+        Unless it comes together with the first: a service manager signals every process of a
+        service, and the parent among them passes its own on.
+        """
+        self.since.append(time.monotonic())
+        if not self.stopping.is_set():
+            log.info("process.stopping")
+            self.stopping.set()
+        elif self.since[-1] - self.since[0] > SAME_SIGNAL_SECONDS:
             # Drafters die with the process, and their claims expire.
             os._exit(1)
-        log.info("process.stopping")
-        self.stopping.set()
 
 
 async def run(
@@ -88,11 +98,16 @@ async def run(
             if Role.WORKER in roles:
                 background.append(tasks.create_task(bell.listen()))
                 work.append(tasks.create_task(_work(settings, database, pool, bell, shutdown)))
-            log.info("process.started", roles=sorted(roles), pid=os.getpid())
+            log.info("process.started", roles=" ".join(sorted(roles)), at=_addresses(sockets))
             await asyncio.wait(work)
             for task in background:
                 task.cancel()
     log.info("process.stopped")
+
+
+def _addresses(sockets: Sequence[socket.socket]) -> list[str]:
+    names = (listener.getsockname() for listener in sockets)
+    return [name if isinstance(name, str) else f"http://{name[0]}:{name[1]}" for name in names]
 
 
 def _database(settings: Settings, dsn: str) -> Database:
@@ -110,7 +125,7 @@ async def _require_schema(pool: Pool) -> None:
         async with take(pool) as conn:
             await require_latest(conn)
     except DATABASE_ERRORS as error:
-        raise DraftgateError(f"the database can't be reached: {type(error).__name__}") from None
+        raise DraftgateError(f"the database can't be used: {reason(error)}") from None
 
 
 def _recorder(settings: Settings, database: Database, bell: Bell) -> Recorder:

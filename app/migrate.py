@@ -8,11 +8,12 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection as AlchemyConnection
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.db.connect import Connection
-from app.errors import SchemaError
+from app.db.connect import DATABASE_ERRORS, Connection, reason
+from app.errors import DraftgateError, SchemaError
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
 #: Any constant: all processes that migrate take the same advisory lock.
@@ -29,7 +30,8 @@ def latest() -> str:
 async def migrate(dsn: str) -> None:
     """Applies what is missing, in one transaction; many processes may do so at once.
 
-    Goes to PostgreSQL directly: `dsn` must not lead through a transaction pooler.
+    Goes to PostgreSQL directly: `dsn` must not lead through a transaction pooler. Raises
+    DraftgateError if it can't be done.
     """
     engine = create_async_engine(
         "postgresql+asyncpg://",
@@ -41,6 +43,8 @@ async def migrate(dsn: str) -> None:
             # Held to the end of the transaction, so a killed migrator leaves nothing behind.
             await connection.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
             await connection.run_sync(_upgrade)
+    except (SQLAlchemyError, *DATABASE_ERRORS, asyncpg.PostgresError) as error:
+        raise DraftgateError(f"the schema can't be migrated: {reason(error)}") from error
     finally:
         await engine.dispose()
 

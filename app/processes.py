@@ -48,6 +48,8 @@ async def _keep(child: Child, stopping: asyncio.Event, *, seconds: float) -> Non
         process = await asyncio.create_subprocess_exec(
             *argv(child.arguments),
             pass_fds=child.fds,
+            # A Ctrl-C is for the parent alone, which tells its children what to do.
+            start_new_session=True,
             env={**os.environ, **child.environment, SUPERVISED: str(os.getpid())},
         )
         await _end_of(process, stopping)

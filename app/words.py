@@ -11,7 +11,9 @@ def draft(revision: int, draft: Draft) -> str:
     """The comment that hands a draft back."""
     summary = draft.summary.strip() or "No summary was given."
     head = f"**Draft {revision}**\n\n{summary}\n\n{_stat(draft.patch)}"
-    apply = f"Apply it with `git apply` on the base it was made from:\n\n{_fenced(draft.patch)}"
+    base = draft.meta.get("base_commit")
+    made_on = f"on `{str(base)[:12]}`" if base else "on the base it was made from"
+    apply = f"Apply it with `git apply` {made_on}:\n\n{_fenced(draft.patch)}"
     whole = f"{head}\n\n{apply}"
     if len(whole) <= LONGEST_COMMENT_CHARS:
         return whole

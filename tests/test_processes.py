@@ -1,9 +1,11 @@
 """The whole, as real processes: receivers behind nginx, a worker, a simulated Shortcut."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -126,18 +128,20 @@ async def test_a_worker_that_is_told_to_stop_gives_its_session_back(it, conn):
 
 
 async def test_a_second_signal_ends_at_once(it, conn):
-    """Who can't wait sends SIGTERM twice; the lease takes care of the rest."""
+    """Who can't wait sends SIGTERM again, a second later; the lease takes care of the rest."""
     await it.receiver()
     it.drafter = SLOW
     worker = await it.worker()
     story(it)
     await until(is_drafting(conn))
 
-    worker.terminate()
-    await until(lambda: log_says(it, "process.stopping"))
-    worker.terminate()
+    async def has_ended_when_told_again() -> bool:
+        with suppress(ProcessLookupError):
+            worker.terminate()
+        return await log_says(it, "process.stopping") and worker.returncode is not None
 
-    assert await asyncio.wait_for(worker.wait(), 5) == 1
+    await until(has_ended_when_told_again)
+    assert worker.returncode == 1
     assert (await look.counts(conn)).owned == 1
 
 
@@ -228,3 +232,23 @@ async def test_many_processes_share_a_port(it, conn):
     parent.terminate()
 
     assert await asyncio.wait_for(parent.wait(), 30) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_to_the_whole_group_is_one_signal(it, conn, number):
+    """Ctrl-C, or a service manager that signals every process: drained, and no crash counted."""
+    it.settings["DRAFTGATE_SHUTDOWN_GRACE_SECONDS"] = "0.5"
+    it.drafter = SLOW
+    fd = it.trial.service.fileno()
+    parent = await it.start("serve", "--processes", "2", "--fd", str(fd), fd=fd)
+    story(it)
+    await until(is_drafting(conn))
+    children = "select distinct claimed_by from patch_sessions where claimed_by is not null"
+    (owner,) = [row["claimed_by"] for row in await conn.fetch(children)]
+
+    parent.send_signal(number)
+    os.kill(int(owner.split(":")[1]), number)
+
+    assert await asyncio.wait_for(parent.wait(), 30) == 0
+    row = await conn.fetchrow("select status, crashes, interruptions from patch_sessions")
+    assert tuple(row) == ("clarified", 0, 1)

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from app import logs
-from app.db.connect import DATABASE_ERRORS, Connection
+from app.db.connect import DATABASE_ERRORS, Connection, reason
 from app.embedded import postgres
 from app.errors import DraftgateError, SchemaError, SettingsError
 from app.migrate import require_latest
@@ -26,6 +26,12 @@ T = TypeVar("T")
 #: Exit codes, as README.md lists them.
 FAILED, WRONG_SETTING, WRONG_SCHEMA = 1, 2, 3
 
+#: What columns are called where their own names would not do.
+HEADINGS = {"sc_id": "story", "sc_ids": "story", "updated_at": "moved", "received_at": "received"}
+
+#: Errors that a person is told in one line.
+EXPECTED = (DraftgateError, asyncpg.PostgresError, *DATABASE_ERRORS)
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -35,14 +41,31 @@ def errors_as_exit_codes() -> Iterator[None]:
     """An error is one line on stderr and an exit code, never a traceback."""
     try:
         yield
-    except SettingsError as error:
-        fail(str(error), WRONG_SETTING)
-    except SchemaError as error:
-        fail(str(error), WRONG_SCHEMA)
-    except DraftgateError as error:
-        fail(str(error), FAILED)
-    except (*DATABASE_ERRORS, asyncpg.PostgresError) as error:
-        fail(f"the database: {type(error).__name__}", FAILED)
+    except (*EXPECTED, ExceptionGroup) as error:
+        expected = _first_expected(error)
+        if expected is None:
+            raise
+        fail(*_told(expected))
+
+
+def _first_expected(error: Exception) -> Exception | None:
+    """The error itself, or the first one in a group that has a line of its own."""
+    if not isinstance(error, ExceptionGroup):
+        return error if isinstance(error, EXPECTED) else None
+    found = (_first_expected(inner) for inner in error.exceptions)
+    return next((inner for inner in found if inner is not None), None)
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    match error:
+        case SettingsError():
+            return str(error), WRONG_SETTING
+        case SchemaError():
+            return str(error), WRONG_SCHEMA
+        case DraftgateError():
+            return str(error), FAILED
+        case _:
+            return f"the database can't be used: {reason(error)}", FAILED
 
 
 def fail(message: str, code: int = FAILED) -> None:
@@ -81,6 +104,9 @@ def run(main: Awaitable[T]) -> T:
 def ask_database(question: Callable[[Connection], Awaitable[T]]) -> T:
     """Opens one connection, asks, and closes it."""
     settings = load()
+    if settings.database_url is None and not (settings.state_dir / "postgres").is_dir():
+        where = settings.state_dir
+        raise SettingsError(f"DRAFTGATE_DATABASE_URL is not set, and {where} has no database")
 
     async def asked(dsn: str) -> T:
         conn = await asyncpg.connect(dsn, timeout=5, command_timeout=30, statement_cache_size=0)
@@ -103,7 +129,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> No
     """A table for people; what the rows hold is untrusted text."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column.replace("_", " "))
+        table.add_column(HEADINGS.get(column, column.replace("_", " ")))
     for row in rows:
         table.add_row(*(escape(readable(row[column])) for column in columns))
     out.print(table)
@@ -114,7 +140,9 @@ def readable(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        local = value.astimezone()
+        today = local.date() == datetime.now().astimezone().date()
+        return local.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M")
     return "".join(c if c.isprintable() else " " for c in str(value))[:200]
 
 

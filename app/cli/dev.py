@@ -3,14 +3,16 @@
 import asyncio
 import os
 import signal
-import time
 
+import asyncpg
 from rich.markup import escape
 from rich.panel import Panel
 
 from app import migrate as migrations
 from app.cli.common import dsn_of, err, errors_as_exit_codes, run
+from app.cli.simulate import FIRST_STORY
 from app.cli.trial import SAMPLE_DRAFTER, Trial, listen
+from app.db import look
 from app.main import LAST_SECONDS
 from app.processes import Child, supervise
 from app.settings import Settings, load
@@ -30,11 +32,22 @@ def dev() -> None:
             listen(SIMULATOR_PORT) as simulator,
         ):
             run(migrations.migrate(dsn))
-            trial = Trial(dsn=dsn, service=service, simulator=simulator)
+            trial = Trial(dsn=dsn, service=service, simulator=simulator, **_secret(settings))
             run(_supervise(trial, settings))
 
 
+def _secret(settings: Settings) -> dict[str, str]:
+    """The first secret of the settings, if there is one, so that `send` can use it too."""
+    if not settings.shortcut_secrets:
+        return {}
+    return {"secret": settings.shortcut_secrets[0].get_secret_value()}
+
+
 async def _supervise(trial: Trial, settings: Settings) -> None:
+    conn = await asyncpg.connect(trial.dsn)
+    # The database outlives a run, so the simulated stories need numbers that it has not seen.
+    first_story = max(FIRST_STORY, await look.highest_number(conn) + 1)
+    await conn.close()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -44,8 +57,7 @@ async def _supervise(trial: Trial, settings: Settings) -> None:
     environment = {**trial.environment(drafter), **grace}
     fd = trial.simulator.fileno()
     arguments = ["simulate", "--fd", str(fd), "--url", trial.webhook_url]
-    # The database outlives a run, so the simulated stories need numbers that it has not seen.
-    arguments += ["--first-story", str(int(time.time()) // 10 % 100_000_000)]
+    arguments += ["--first-story", str(first_story)]
     children = [
         trial.serving(environment=environment),
         Child(arguments=arguments, fds=[fd], environment=environment),
@@ -56,12 +68,13 @@ async def _supervise(trial: Trial, settings: Settings) -> None:
 def _say(trial: Trial) -> None:
     text = (
         f"Simulated Shortcut   [bold]{trial.simulator_url}/[/]\n"
-        f"Draftgate            {trial.service_url}/docs\n\n"
-        "Add the label [bold]patch[/] to a story on the simulator's page:\n"
-        "a few seconds later its draft is there, as a comment.\n\n"
+        f"Draftgate            {trial.service_url}/readyz\n\n"
+        "Add the label [bold]patch[/] to a story on the simulator's page, and reload\n"
+        "the page a few seconds later: its draft is there, as a comment.\n\n"
         f"{escape(_command())} sessions list\n"
         f"{escape(_command())} events list\n\n"
-        "Ctrl-C stops everything; what is recorded stays."
+        "Ctrl-C stops everything. Sessions and events stay; the simulated\n"
+        "stories start afresh."
     )
     err.print(Panel(text, title="Draftgate", expand=False))
 

@@ -23,13 +23,25 @@ from app.db import gate, look
 from app.db import sessions as session_table
 from app.db.connect import Connection
 from app.db.gate import Comment
-from app.machine import Status
+from app.machine import OWNED, TRANSITIONS, Move, Status
 from app.model import Draft, EventStatus
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one document on one line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")]
-Story = Annotated[int, typer.Argument(metavar="STORY", min=1, help="The story's number.")]
+
+
+def _story_number(text: str) -> int:
+    """`123` or `sc-123`."""
+    digits = text.lower().removeprefix("sc-")
+    if not (digits.isascii() and digits.isdigit() and 0 < int(digits[:20]) < 2**63):
+        raise typer.BadParameter("a story's number, as 123 or sc-123")
+    return int(digits)
+
+
+Story = Annotated[
+    int, typer.Argument(metavar="STORY", parser=_story_number, help="Its number: 123 or sc-123.")
+]
 Workspace = Annotated[
     str | None, typer.Option(help="Where several workspaces have a story of this number.")
 ]
@@ -51,8 +63,8 @@ def list_sessions(
         if as_json:
             print_json(rows)
         else:
-            columns = ("sc_id", "status", "revision", "attempts", "claimed_by", "updated_at")
-            print_table(rows, (*columns, "title", "last_error"))
+            columns = ("sc_id", "status", "revision", "attempts", "updated_at", "title")
+            print_table(rows, (*columns, "last_error"))
 
 
 @sessions.command("show")
@@ -88,20 +100,23 @@ def show_session(story: Story, workspace: Workspace = None, as_json: AsJson = Fa
 @sessions.command("retry")
 def retry_session(story: Story, workspace: Workspace = None, yes: Yes = False) -> None:
     """failed -> clarified: try again with fresh budgets."""
-    _act(story, workspace, yes, "have it drafted again", session_table.retry, "is not failed")
+    does = "have it drafted again"
+    _act(story, workspace, yes, does, session_table.retry, {Status.FAILED})
 
 
 @sessions.command("release")
 def release_session(story: Story, workspace: Workspace = None, yes: Yes = False) -> None:
     """Take the session from its worker, whose result will count for nothing."""
     does = "take it from its worker and have another one start over"
-    _act(story, workspace, yes, does, session_table.take_away, "is not owned by a worker")
+    _act(story, workspace, yes, does, session_table.take_away, set(OWNED.values()))
 
 
 @sessions.command("adopt")
 def adopt_late_result(
     story: Story,
-    generation: Annotated[int, typer.Argument(metavar="GENERATION", min=1)],
+    generation: Annotated[
+        int, typer.Argument(metavar="GENERATION", min=1, help="As `sessions show` names it.")
+    ],
     workspace: Workspace = None,
     yes: Yes = False,
 ) -> None:
@@ -119,7 +134,8 @@ def adopt_late_result(
         return await gate.adopt(conn, session_id, generation, actor=actor, comment=comment)
 
     does = f"hand the late result of generation {generation} to the story"
-    _act(story, workspace, yes, does, adopt, "has no such result, or is owned by a worker")
+    adoptable = {status for status, moves in TRANSITIONS.items() if Move.ADOPT in moves}
+    _act(story, workspace, yes, does, adopt, adoptable)
 
 
 @events.command("list")
@@ -134,7 +150,7 @@ def list_events(
         if as_json:
             print_json(rows)
         else:
-            print_table(rows, ("id", "kind", "status", "reason", "received_at", "event_id"))
+            print_table(rows, ("id", "sc_ids", "kind", "status", "reason", "received_at"))
 
 
 @events.command("show")
@@ -165,20 +181,23 @@ def replay_event(event: EventNumber, yes: Yes = False) -> None:
         out.print(escape(readable(said)))
         if yes or typer.confirm("Go on?"):
             replayed = ask_database(lambda conn: event_table.replay(conn, event))
-            out.print("It is pending." if replayed else "It was pending already.")
+            said = "It is pending" if replayed else "It was pending already"
+        out.print(f"{said}: see `draftgate events show {event}`.")
 
 
 def _act(
-    story: int, workspace: str | None, yes: bool, does: str, action: Any, otherwise: str
+    story: int, workspace: str | None, yes: bool, does: str, action: Any, possible: set[Status]
 ) -> None:
     with errors_as_exit_codes():
         row = ask_database(lambda conn: _session(conn, story, workspace))
+        if row["status"] not in possible:
+            fail(f"sc-{story} is {row['status']}; this is for {' or '.join(sorted(possible))}")
         out.print(escape(readable(f"sc-{story} is {row['status']}: {does}.")))
         if not (yes or typer.confirm("Go on?")):
             return
         actor = f"operator {getpass.getuser()}"
         if not ask_database(lambda conn: action(conn, row["id"], actor=actor)):
-            fail(f"sc-{story} {otherwise}; nothing was changed")
+            fail(f"there is nothing of the kind for sc-{story} now; nothing was changed")
         out.print("Done.")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -29,8 +30,15 @@ from app.simulator.server import create_simulator
 from app.web import Server
 
 DEFAULT_URL = "http://127.0.0.1:8000/webhooks/shortcut"
-#: A new first story number each time, since a receiver remembers the stories of earlier runs.
 FIRST_STORY = 4101
+
+
+class Shape(StrEnum):
+    """Which deliveries the simulator sends."""
+
+    V1 = "v1"
+    V2 = "v2"
+
 
 Url = Annotated[str, typer.Option(help="Where the deliveries go.")]
 Copies = Annotated[int, typer.Option(min=1, max=100, help="How often each delivery is sent.")]
@@ -49,12 +57,14 @@ def simulate(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8100,
     url: Url = DEFAULT_URL,
     version: Annotated[
-        list[str] | None, typer.Option(help="v1, v2, or both. By default v1.")
+        list[Shape] | None, typer.Option(help="Repeat for both; without it v1.")
     ] = None,
     copies: Copies = 1,
     shuffle: Annotated[bool, typer.Option(help="Mix deliveries that are close in time.")] = False,
     seed: Annotated[int, typer.Option(help="Decides what is mixed, dropped, delayed.")] = 0,
-    first_story: Annotated[int, typer.Option(min=1)] = FIRST_STORY,
+    first_story: Annotated[
+        int, typer.Option(min=1, help="A receiver remembers the stories of earlier runs.")
+    ] = FIRST_STORY,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a simulated Shortcut workspace, with a page to click on and the REST API."""
@@ -65,7 +75,7 @@ def simulate(
             webhook_url=url,
             secret=first_secret(settings),
             api_token=_token(settings),
-            versions=version or ["v1"],  # type: ignore[arg-type]
+            versions=[shape.value for shape in version or [Shape.V1]],
             copies=copies,
             shuffle=shuffle,
             seed=seed,

@@ -6,6 +6,7 @@ import socket
 import sys
 from dataclasses import dataclass, field
 
+from app.cli.common import err
 from app.processes import Child
 
 #: `-P`: a worktree's own `app` must not be taken for ours.
@@ -60,4 +61,5 @@ def listen(port: int) -> socket.socket:
     try:
         return socket.create_server(("127.0.0.1", port), backlog=2048)
     except OSError:
+        err.print(f"Port {port} is taken; another one is used.")
         return socket.create_server(("127.0.0.1", 0), backlog=2048)

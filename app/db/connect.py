@@ -36,6 +36,12 @@ DATABASE_ERRORS = (
 )
 
 
+def reason(error: BaseException) -> str:
+    """What a database error says, on one line."""
+    first = str(error).strip().splitlines()[:1]
+    return first[0][:200] if first else type(error).__name__
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
     """A PostgreSQL to connect to.

@@ -98,7 +98,9 @@ async def events(conn: Connection, *, status: str | None, limit: int) -> list[Ro
     """Events, the newest first."""
     rows = await conn.fetch(
         """
-        select id, source, kind, event_id, status, reason, attempts, occurred_at, received_at
+        select id, source, kind, event_id, status, reason, attempts, occurred_at, received_at,
+               (select string_agg(distinct sc_id::text, ' ') from facts
+                 where facts.event_id = events.id) as sc_ids
           from events
          where $1::text is null or status = $1
          order by id desc
@@ -121,6 +123,14 @@ async def event(conn: Connection, event_id: int) -> Row | None:
         event_id,
     )
     return None if row is None else dict(row)
+
+
+async def highest_number(conn: Connection) -> int:
+    """The highest number of a story or a comment that was ever told of; 0 without any."""
+    number: int = await conn.fetchval(
+        "select greatest(max(sc_id), max(comment_id), 0) from facts",
+    )
+    return number
 
 
 async def counts(conn: Connection) -> Counts:
