@@ -2,7 +2,6 @@
 
 import copy
 import json
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -687,12 +686,10 @@ def test_wrong_parts_are_skipped(wrong: object) -> None:
 
 
 def test_ten_thousand_actions_for_one_story() -> None:
-    """Saying a thing often is saying it once, and takes no time to speak of."""
+    """Saying a thing often is saying it once."""
     update = story({"archived": {"new": True}})
     body = v1(*[update] * 10_000, *[comment("create", story_id=42)] * 10_000)
-    began = time.perf_counter()
     said = told(body)
-    assert time.perf_counter() - began < 2
     assert [f.kind for f in said.facts] == [FactKind.ARCHIVED, FactKind.COMMENTED]
 
 

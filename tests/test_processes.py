@@ -137,7 +137,7 @@ async def test_a_second_signal_ends_at_once(it, conn):
 
     async def has_ended_when_told_again() -> bool:
         with suppress(ProcessLookupError):
-            worker.terminate()
+            os.kill(worker.pid, signal.SIGTERM)
         return await log_says(it, "process.stopping") and worker.returncode is not None
 
     await until(has_ended_when_told_again)
