@@ -1,0 +1,1 @@
+"""A bounded run of real processes under faults, whose history is checked afterwards."""
