@@ -27,6 +27,8 @@ ASK_PAUSE_SECONDS = 0.2
 #: The part of a lease that is kept as a margin for stopping what was started.
 MARGIN = 0.1
 
+NO_LIMIT = timedelta(days=365)
+
 log = structlog.get_logger(__name__)
 
 
@@ -138,22 +140,32 @@ class Heart:
 
     @asynccontextmanager
     async def hold(
-        self, claim: Claim, *, asked_at: float, cut_off: asyncio.Event
+        self,
+        claim: Claim,
+        *,
+        asked_at: float,
+        cut_off: asyncio.Event,
+        phase_limit: timedelta = NO_LIMIT,
     ) -> AsyncIterator[Held]:
         """Keeps the claim alive while the block runs.
 
         `asked_at` is this machine's monotonic time from before the claim was asked for: the lease
-        can't have begun earlier, so counting from there never ends too late.
+        can't have begun earlier, so counting from there never ends too late. No beat carries the
+        claim beyond `phase_limit` from then, as in the database.
         """
         held = Held(claim, cut_off)
-        beating = asyncio.run_coroutine_threadsafe(self._beat(held, asked_at), self._loop)
+        beating = asyncio.run_coroutine_threadsafe(
+            self._beat(held, asked_at, phase_limit), self._loop
+        )
         try:
             yield held
         finally:
             beating.cancel()
 
-    async def _beat(self, held: Held, asked_at: float) -> None:
-        ends = self._ends(asked_at)
+    async def _beat(self, held: Held, asked_at: float, phase_limit: timedelta) -> None:
+        margin = self._lease.total_seconds() * MARGIN
+        phase_ends = asked_at + phase_limit.total_seconds() - margin
+        ends = min(self._ends(asked_at), phase_ends)
         while True:
             await asyncio.sleep(min(self._interval_seconds, max(0, ends - time.monotonic())))
             sent = time.monotonic()
@@ -162,7 +174,7 @@ class Heart:
                 log.warning("claim.lost", session=held.claim.session_id, known=alive is False)
                 return held.lose()
             if alive:
-                ends = self._ends(sent)
+                ends = min(self._ends(sent), phase_ends)
 
     def _ends(self, sent: float) -> float:
         return sent + self._lease.total_seconds() * (1 - MARGIN)

@@ -136,7 +136,12 @@ class Workshop:
             session=claim.session_id, generation=claim.generation, story=claim.sc_id
         ):
             log.info("claim.won", phase=phase, attempt=claim.attempt)
-            async with self.heart.hold(claim, asked_at=asked_at, cut_off=self.cut_off) as held:
+            async with self.heart.hold(
+                claim,
+                asked_at=asked_at,
+                cut_off=self.cut_off,
+                phase_limit=self._phase_limit(),
+            ) as held:
                 await self._end(claim, await self._work_registered(held, claim, work))
         self.bell.ring()
         return True
@@ -146,8 +151,11 @@ class Workshop:
             token=uuid4(),
             worker=self.worker,
             lease=self.limits.lease,
-            phase_limit=self.limits.drafter_timeout + PHASE_SLACK,
+            phase_limit=self._phase_limit(),
         )
+
+    def _phase_limit(self) -> timedelta:
+        return self.limits.drafter_timeout + PHASE_SLACK
 
     async def _work_registered(self, held: Held, claim: Claim, work: Work) -> Ending:
         key = (claim.session_id, claim.generation)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.apply import Applier
-from app.db import events
+from app.db import events, sessions
+from app.db.connect import DATABASE_ERRORS, transaction
 from app.decide import Rules
 from app.shortcut.client import ShortcutClient
 from app.simulator.records import AGENT_ID, PEOPLE
@@ -199,6 +200,24 @@ async def test_a_story_is_applied_by_one_worker_at_a_time(ladder, connect, pool,
     await transaction.commit()
 
     await closing
+    assert (await ladder.session())["status"] == "closed"
+
+
+async def test_a_worker_that_stands_still_holds_nobody_up(ladder, pool, database, monkeypatch):
+    """The server ends a transaction that nobody goes on with, and others apply the story."""
+    monkeypatch.setattr("app.db.connect.IDLE_SECONDS", 1)
+    await ladder.claimed()
+    await ladder.record(shapes.archived(1, minute=2))
+    other = Applier(pool, RULES, "shortcut", None, Bell(database))
+
+    async def stand_still() -> None:
+        async with transaction(pool) as conn:
+            await sessions.lock(conn, [("shortcut", 1)])
+            await other.tick()
+
+    with pytest.raises(DATABASE_ERRORS):
+        await stand_still()
+
     assert (await ladder.session())["status"] == "closed"
 
 

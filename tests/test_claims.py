@@ -122,6 +122,22 @@ async def test_a_worker_that_can_not_know_stops_before_its_lease_ends(ladder, he
         assert time.monotonic() < asked_at + SHORT.total_seconds()
 
 
+async def test_no_work_outlives_its_phase(ladder, database):
+    """However well it beats, a worker stops its work before the claim ends with its phase."""
+    claim, asked_at = await short_claim(ladder)
+    heart = Heart(database, lease=timedelta(seconds=1), interval=SHORT / 6)
+    heart.start()
+    limit = timedelta(seconds=0.5)
+
+    async with heart.hold(
+        claim, asked_at=asked_at, cut_off=asyncio.Event(), phase_limit=limit
+    ) as held:
+        assert await how_it_ends(held) is End.LOST
+
+    heart.stop()
+    assert await ladder.conn.fetchval("select claim_token is not null from patch_sessions")
+
+
 async def test_a_shutdown_cuts_work_off(ladder, heart):
     """When the process must go, the work is cancelled and says so."""
     claim, asked_at = await short_claim(ladder)

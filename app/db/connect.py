@@ -34,6 +34,9 @@ DATABASE_ERRORS = (
     OSError,
     TimeoutError,
 )
+#: The server ends a transaction in which it has heard nothing for so long: a process that stands
+#: still, or whose machine is gone, must not keep its locks until TCP finds out.
+IDLE_SECONDS = 5
 
 
 def reason(error: BaseException) -> str:
@@ -92,4 +95,6 @@ async def take(pool: "Pool", *, timeout_seconds: float = 10) -> AsyncIterator["C
 async def transaction(pool: "Pool") -> AsyncIterator["Connection"]:
     """A connection in a transaction, READ COMMITTED whatever the server's default is."""
     async with take(pool) as conn, conn.transaction(isolation="read_committed"):
+        # LOCAL, so that it holds behind a transaction pooler too.
+        await conn.execute(f"set local idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
         yield conn
