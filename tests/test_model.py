@@ -107,7 +107,7 @@ def test_a_guard_that_is_taken_out_is_missed(search, guard, broken):
 
 @pytest.mark.parametrize("beyond", ["ALSO_BY_HAND", "PHASE_END"])
 def test_where_two_drafters_can_meet(search, beyond):
-    """The self-fence knows of leases only: not of people, nor of the end of a phase."""
+    """Beyond what a lease tells: a hand that takes a claim, a bound that ignores its phase."""
     report = search("-DUPSETS=2", f"-D{beyond}", compiled=FIRST_FAULT)
 
     assert broken_property(report) == "a story has one drafter"

@@ -154,7 +154,7 @@ bool ended;                     /* the last END's answer, within one step */
 
 /* claim_expires_at <= app_now(). While the holder runs and its bound is ahead, it beats in time;
  * and the bound, counted from before the request and less a margin, passes before the lease ends.
- * With -DPHASE_END a lease may also end with its phase, of which the bound knows nothing. */
+ * With -DPHASE_END a lease also ends with its phase, and the bound is made not to know of that. */
 #if defined(NO_EXPIRY)
 #define HAS_RUN_OUT(s) false
 #elif defined(PHASE_END)
