@@ -1,5 +1,6 @@
 """The gate, with independent connections: the second arrives before the first commits."""
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -7,7 +8,7 @@ import asyncpg
 import pytest
 
 from app.db import gate, look, sessions
-from app.machine import Phase
+from app.machine import Phase, Status
 from app.model import Claim, Draft
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, Ladder, bid, comment
@@ -427,8 +428,58 @@ async def test_an_operator_can_take_a_session_from_its_worker(ladder, conn):
 
     assert await sessions.take_away(conn, claim.session_id, actor="operator")
 
-    assert (await ladder.session())["status"] == "clarified"
+    row = await ladder.session()
+    assert (row["status"], row["claim_generation"]) == ("clarified", claim.generation + 1)
     assert not await gate.beat(conn, claim, lease=LEASE)
+
+
+async def test_only_what_is_owned_can_be_taken_away(ladder, conn):
+    """Taking away a session that nobody owns changes nothing."""
+    await ladder.clarified()
+    before = await everything(ladder)
+
+    assert not await sessions.take_away(conn, (await ladder.session())["id"], actor="operator")
+
+    assert await everything(ladder) == before
+
+
+async def test_a_story_that_is_gone_closes_its_session_for_good(ladder, conn):
+    """A worker that finds its story gone closes the session; its generation is over."""
+    claim = await ladder.claimed()
+
+    assert await gate.abandon(conn, claim, reason="the story no longer exists")
+
+    row = await ladder.session()
+    assert (row["status"], row["claim_generation"]) == ("closed", claim.generation + 1)
+
+
+async def test_a_session_that_is_decided_about_is_not_claimed(ladder, connect):
+    """While a fact is being decided the gate waits, and then goes by what was decided."""
+    await ladder.clarified()
+    decider, worker = await connect(), await connect()
+
+    async with decider.transaction():
+        locked = await sessions.lock(decider, [("shortcut", 1)])
+        waiting = await blocked(ladder.conn, worker, claim_known(worker))
+        (session,) = locked.values()
+        await sessions.save(decider, replace(session, status=Status.CLOSED))
+
+    assert await waiting is None
+    assert (await ladder.session())["status"] == "closed"
+
+
+async def test_a_success_forgets_earlier_crashes(ladder, conn):
+    """A completed draft resets the budgets: the next revision has all of them."""
+    await ladder.claimed()
+    await ladder.lapse()
+    await expire(conn)
+    await ladder.due()
+    claim = await ladder.claim()
+
+    await gate.complete(conn, claim, DRAFT, comment=comment(claim))
+
+    row = await ladder.session()
+    assert (row["crashes"], row["attempts"]) == (0, 0)
 
 
 # --- expiring --------------------------------------------------------------------------------
