@@ -363,7 +363,7 @@ def _crashes(told: Sequence[Entry], generation: int) -> int:
 
 def _restarts_in_peace(history: History) -> Found:
     for it in restarts(history):
-        if it.quiet and it.seconds > it.bound + history.timing.allowance:
+        if it.quiet and it.seconds > it.bound + history.timing.restart_allowance:
             detail = f"session {it.session}, generation {it.generation}"
             yield "begun anew too late", f"{detail}: {it.seconds:.1f} s, bound {it.bound:.1f} s"
 

@@ -40,12 +40,8 @@ class Unrest:
 
     @property
     def is_rest(self) -> bool:
-        return self.is_rest_but_for_leases and self.sending == 0
-
-    @property
-    def is_rest_but_for_leases(self) -> bool:
-        """Only senders that died, whose leases are longer than all others, are waited for."""
-        return self.pending_events + self.ready + self.owned + self.owed == 0
+        """Nothing is left to do, nor in the hands of a sender that died."""
+        return self.pending_events + self.ready + self.owned + self.owed + self.sending == 0
 
 
 async def unrest(conn: Connection) -> Unrest:

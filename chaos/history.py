@@ -138,6 +138,7 @@ class Timing:
 
     Attributes:
         allowance: for what a busy machine takes to start processes and to answer.
+        restart_allowance: the same for what follows a kill that is followed by quiet.
     """
 
     lease: float
@@ -145,6 +146,7 @@ class Timing:
     poll: float
     retry_base: float
     allowance: float
+    restart_allowance: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -40,8 +40,9 @@ START_SECONDS = 120.0
 MOST_WAITING = 3_000
 #: After the last fault: for the leases of dead senders, which are a minute, and some tries.
 REST_SECONDS = 180.0
-#: A run shorter than this does not wait for those.
+#: A run shorter than this has too few kills, beside too much else, to judge the time they cost.
 LONG_SECONDS = 240.0
+ANY_SECONDS = 3600.0
 STRAY_LOOKS = 10
 
 
@@ -164,15 +165,18 @@ class Stage:
     async def _rest(self) -> None:
         """Waits until nothing is left to be done, or it is clear that it never will be."""
         give_up_at = time.monotonic() + REST_SECONDS
-        patient = self.options.seconds >= LONG_SECONDS
         while time.monotonic() < give_up_at:
             with suppress(*DATABASE_ERRORS):
                 left = await database.ask(self.dsn, database.unrest)
-                done = left.is_rest if patient else left.is_rest_but_for_leases
-                if done and not self.sender.waiting:
+                if left.is_rest and not self.sender.waiting:
                     return
                 self._say_at_times(f"{self.sender.waiting} deliveries on their way, {left}")
             await asyncio.sleep(REST_PAUSE_SECONDS)
+
+    def _timing(self) -> Timing:
+        if self.options.seconds >= LONG_SECONDS:
+            return TIMING
+        return replace(TIMING, restart_allowance=ANY_SECONDS)
 
     def _say_at_times(self, what: str) -> None:
         if time.monotonic() - self.said_at > REPORT_SECONDS / 2:
@@ -183,7 +187,7 @@ class Stage:
         found = await database.ask(self.dsn, database.load)
         log = self.harm.runs
         history = History(
-            timing=TIMING,
+            timing=self._timing(),
             told=self.sender.told(),
             runs=runs.read(log),
             comments=_comments(self.simulation),

@@ -29,7 +29,7 @@ from tests.service import receiver
 from tests.test_outbox import TOKEN, simulated
 
 CLAIM = "status = 'drafting', prior_status"
-SHORT = timedelta(seconds=0.6)
+SHORT = timedelta(seconds=3)
 LIMITS = Limits(
     lease=timedelta(seconds=30),
     drafter_timeout=timedelta(seconds=20),

@@ -145,7 +145,8 @@ async def test_ignored_files_are_left_out(bench, repository):
 async def test_files_are_taken_as_they_are_whatever_their_attributes_say(bench, repository):
     """A repository that breaks its own .gitattributes does not leak into every draft."""
     (repository / ".git" / "info").mkdir(exist_ok=True)
-    (repository / ".git" / "info" / "attributes").write_text("* -text -ident\n")
+    unset = "* -text -ident -working-tree-encoding\n"
+    (repository / ".git" / "info" / "attributes").write_text(unset)
     attributes = "*.txt text\n*.bat eol=crlf\n*.id ident\n*.u16 working-tree-encoding=UTF-16\n"
     commit(repository, dos__txt="a\r\n", run__bat="a\n", x__id="$Id: old $\n", x__u16="ü\n")
     commit(repository, __gitattributes=attributes)
