@@ -23,7 +23,7 @@ from app.shortcut.envelope import read
 from app.wake import Bell
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment
-from tests.locks import until
+from tests.locks import blocked, until
 from tests.proxy import Proxy, proxy_to
 from tests.stack import Stack, stack
 from tests.test_lost_replies import BEAT, LIMITS, Drafts, beating, everything, waiting, workshop
@@ -325,11 +325,13 @@ async def test_a_worker_completes_while_every_work_connection_is_taken(ladder, d
         taken = [await worker.pool.acquire() for _ in range(database.pool_size)]
 
         drafter.go_on.set()
-        async with asyncio.timeout(LIMITS.lease.total_seconds() / 3):
-            await working
+        await asyncio.wait([working], timeout=LIMITS.lease.total_seconds() / 3)
+        in_time = working.done()
 
         for connection in taken:
             await worker.pool.release(connection)
+        await working
+    assert in_time
     assert (await ladder.session())["status"] == "drafted"
 
 
@@ -586,6 +588,26 @@ async def held_up_or_done(ladder: Ladder, running: list[asyncio.Future[None]]) -
         " and application_name = 'draftgate field' and datname = current_database()"
     )
     return waits + sum(task.done() for task in running) >= len(running)
+
+
+@pytest.mark.parametrize("start", [1, 1001, 2001, 3001])
+async def test_batches_of_any_size_take_their_keys_in_one_order(ladder, connect, start):
+    """A small batch and a large one with the same deliveries end, whatever plans they have."""
+    deliveries = [read("shortcut", shapes.labelled(n), []) for n in range(start, start + 256)]
+    middle = sorted(delivery.dedupe_key for delivery in deliveries[:100])[50]
+    locker, small, large = await connect(), await connect(), await connect()
+
+    held = locker.transaction()
+    await held.start()
+    await locker.execute(
+        "insert into events (source, dedupe_key, kind, body) values ('shortcut', $1, '', '')",
+        middle,
+    )
+    first = await blocked(ladder.conn, small, events.record(small, deliveries[:100]))
+    second = await blocked(ladder.conn, large, events.record(large, deliveries))
+    await held.rollback()
+
+    assert len(await first) + len(await second) == 256
 
 
 async def test_two_receivers_of_the_same_thousand_record_a_thousand(ladder, connect):

@@ -34,6 +34,7 @@ RECORD = """
         as delivery (source, dedupe_key, event_id, kind, occurred_at, headers, body, defect)
      where not exists (select from events as e
                         where e.source = delivery.source and e.dedupe_key = delivery.dedupe_key)
+     order by source, dedupe_key
     on conflict (source, dedupe_key) do nothing
     returning source, dedupe_key
 """
@@ -42,19 +43,19 @@ RECORD = """
 async def record(conn: Connection, batch: Sequence[Delivery]) -> set[tuple[str, UUID]]:
     """Records what is new in the batch, and says what was: (source, dedupe key).
 
-    Ordered by key, so that two batches with the same deliveries can't wait for each other.
+    In the order of the keys, so that two batches with the same deliveries can't wait for each
+    other; the statement says so, since a join gives rows in an order of its own.
     """
-    ordered = sorted(batch, key=lambda d: (d.source, d.dedupe_key.int))
     rows = await conn.fetch(
         RECORD,
-        [d.source for d in ordered],
-        [d.dedupe_key for d in ordered],
-        [d.event_id for d in ordered],
-        [d.kind for d in ordered],
-        [d.occurred_at for d in ordered],
-        [d.headers for d in ordered],
-        [d.body for d in ordered],
-        [d.defect for d in ordered],
+        [d.source for d in batch],
+        [d.dedupe_key for d in batch],
+        [d.event_id for d in batch],
+        [d.kind for d in batch],
+        [d.occurred_at for d in batch],
+        [d.headers for d in batch],
+        [d.body for d in batch],
+        [d.defect for d in batch],
     )
     return {(row["source"], row["dedupe_key"]) for row in rows}
 
