@@ -31,6 +31,8 @@ DATABASE_ERRORS = (
     asyncpg.PostgresSystemError,
     asyncpg.InternalServerError,
     asyncpg.InterfaceError,
+    # A connection that the server ends at the very moment at which a statement is begun.
+    asyncpg.InternalClientError,
     OSError,
     TimeoutError,
 )
