@@ -87,6 +87,6 @@ _DRAFTS = "select session_id as session, revision, generation, summary from draf
 _LATE_RESULTS = "select session_id, generation from late_results"
 _OUTBOX = """
     select session_id as session, key, kind, status, comment_id as comment,
-           status = 'sending' and claim_expires_at > clock_timestamp() as explained
+           status = 'sending' or (status = 'pending' and attempts > 0) as explained
       from outbox
 """

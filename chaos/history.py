@@ -99,7 +99,8 @@ class Owed:
     """A comment that is owed.
 
     Attributes:
-        explained: it is not sent, but a sender that died or lost its answer still has the lease.
+        explained: it is not sent, but a sender that died or lost its answer has had it, and the
+            run was too short to wait for the end of that lease.
     """
 
     session: int

@@ -111,6 +111,11 @@ class Stage:
     def fleet(self) -> Fleet:
         return self.harm.fleet
 
+    @property
+    def patient(self) -> bool:
+        """Whether the leases of dead senders are waited for."""
+        return self.options.seconds >= LONG_SECONDS
+
     async def play(self) -> Outcome:
         began = time.monotonic()
         for role in (*[Role.RECEIVER] * RECEIVERS, *[Role.WORKER] * WORKERS):
@@ -185,6 +190,8 @@ class Stage:
 
     async def _outcome(self, seconds: float) -> Outcome:
         found = await database.ask(self.dsn, database.load)
+        if self.patient:
+            found["outbox"] = [replace(row, explained=False) for row in found["outbox"]]
         log = self.harm.runs
         history = History(
             timing=self._timing(),
