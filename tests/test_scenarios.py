@@ -713,13 +713,13 @@ async def have_started(it: Stack, count: int) -> bool:
     return (await asyncio.to_thread(it.log)).count("process.started") >= count
 
 
-async def test_a_worker_that_was_stopped_past_its_lease_counts_for_nothing(
-    database, conn, tmp_path
-):
+async def test_a_worker_that_was_stopped_past_its_lease_counts_for_nothing(dsn, conn, tmp_path):
     """SIGSTOP, another worker drafts, SIGCONT: one draft, one comment, and the zombie lives on."""
     go_on = tmp_path / "go-on"
     waits = f"until test -e {go_on}; do sleep 0.1; done; exec {' '.join(SAMPLE_DRAFTER)}"
-    async with processes(database, tmp_path) as it:
+    # Straight to the server: what is frozen here is a worker, not a pooler's client.
+    direct = Database(dsn=dsn, listen_dsn=dsn)
+    async with processes(direct, tmp_path) as it:
         await it.receiver()
         it.drafter = ("sh", "-c", waits)
         frozen = await it.worker()
