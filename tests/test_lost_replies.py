@@ -23,7 +23,7 @@ from app.simulator.records import AGENT, PEOPLE
 from app.wake import Bell
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment
-from tests.locks import until
+from tests.locks import PATIENCE_SECONDS, until
 from tests.proxy import Proxy, proxy_to
 from tests.service import receiver
 from tests.test_outbox import TOKEN, simulated
@@ -370,7 +370,8 @@ async def test_a_worker_with_a_silent_server_stops_before_anybody_else_can_begin
 
         proxy.freeze()
 
-        assert await held.run(work()) is End.LOST
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await held.run(work()) is End.LOST
         assert still_ours == [True]
     proxy.thaw()
 
@@ -388,7 +389,8 @@ async def test_a_frozen_worker_s_late_beat_takes_nothing_from_its_successor(ladd
 
         caught.deliver()
 
-        assert await held.run(asyncio.Event().wait()) is End.LOST
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await held.run(asyncio.Event().wait()) is End.LOST
     assert await everything(ladder) == before
 
 
