@@ -12,13 +12,16 @@ from typing import Any
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from app.apply import Applier
 from app.claims import acquire
 from app.cli.trial import SAMPLE_DRAFTER
 from app.db import events, gate, look, outbox, sessions
 from app.db.connect import Connection, Database, Pool, take, transaction
+from app.engine import Engine
 from app.machine import Phase
+from app.outage import Outage
 from app.shortcut.envelope import read
 from app.wake import Bell
 from tests import shapes
@@ -394,6 +397,55 @@ async def test_restarts_of_workers_cost_no_attempt(ladder, database):
     assert (await look.counts(ladder.conn)).drafts == 1
 
 
+def test_an_outage_is_two_lines_in_the_log():
+    """However often something is tried in vain, its going and its coming back are said once."""
+    outage = Outage("database")
+    with capture_logs() as lines:
+        for _ in range(1000):
+            outage.failed(ConnectionRefusedError())
+        for _ in range(2):
+            outage.worked()
+
+    assert [line["event"] for line in lines] == ["outage.began", "outage.ended"]
+
+
+async def test_loops_outlive_an_outage(ladder, proxy, database):
+    """The database is away: each loop says so once, and goes on when it is back."""
+    proxy.refuse()
+    async with workshop(proxy.through(database), Drafts()) as worker:
+        bell, stopping = worker.bell, asyncio.Event()
+        engine = Engine(
+            applier=Applier(worker.pool, RULES, "shortcut", None, bell),
+            workshop=worker,
+            sender=None,
+            bell=bell,
+            stopping=stopping,
+            slots=1,
+            poll_seconds=0.1,
+        )
+        with capture_logs() as lines:
+            running = asyncio.create_task(engine.run())
+
+            async def have_all_failed() -> bool:
+                return await asyncio.sleep(0, len(began(lines)) >= 4)
+
+            await until(have_all_failed)
+            proxy.accept()
+            await ladder.record(shapes.labelled(1))
+            drafted = "select exists (select from patch_sessions where status = 'drafted')"
+            await until(lambda: ladder.conn.fetchval(drafted))
+            stopping.set()
+            bell.ring()
+            await running
+
+    assert sorted(began(lines)) == ["clarify_tick", "draft_tick", "expire_tick", "tick"]
+
+
+def began(lines: list[Any]) -> list[str]:
+    """What was said to be away, once for each time that it was said."""
+    return [line["what"] for line in lines if line["event"] == "outage.began"]
+
+
 # --- connections -----------------------------------------------------------------------------
 
 
@@ -688,6 +740,15 @@ def test_no_worker_s_clock_decides():
 
     reads = re.compile(r"datetime\.now|utcnow|time\.time\(|date\.today")
     assert [path.name for path in paths if reads.search(path.read_text())] == []
+
+
+def test_every_test_that_is_named_exists():
+    """The tables of README.md name tests that are there."""
+    here = Path(__file__).parent
+    named = set(re.findall(r"`(test_\w+)`", (here / "README.md").read_text()))
+    written = "\n".join(path.read_text() for path in here.glob("test_*.py"))
+
+    assert named - set(re.findall(r"def (test_\w+)", written)) == set()
 
 
 # --- real processes --------------------------------------------------------------------------
