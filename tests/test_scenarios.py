@@ -241,17 +241,17 @@ async def test_a_status_of_a_later_version_is_left_alone(ladder, conn):
     assert await everything(ladder) == before
 
 
-async def test_a_server_that_serialises_by_default_changes_nothing(ladder, conn, database):
+async def test_a_server_that_serialises_by_default_changes_nothing(ladder, conn, connect, database):
     """Whatever isolation the server's default is, a completion is carried out in the end."""
     name = await conn.fetchval("select current_database()")
     await conn.execute(f'alter database "{name}" set default_transaction_isolation = serializable')
     await ladder.clarified()
-    drafter = Waits()
+    other, drafter = await connect(), Waits()
     async with workshop(database, drafter) as worker:
         working = asyncio.create_task(worker.draft_tick())
         await drafter.begun.wait()
-        async with conn.transaction():
-            await conn.execute("update patch_sessions set updated_at = updated_at")
+        async with other.transaction():
+            await other.execute("update patch_sessions set updated_at = updated_at")
             drafter.go_on.set()
             await waiting(ladder, 1)
         await working
