@@ -61,7 +61,7 @@ class Applier:
             log.exception("apply.batch_failed")
             return await self._apply_one_by_one()
         for event in needing:
-            await self._read_and_apply(event)
+            await self._read_and_apply_alone(event)
         return taken > 0
 
     async def _apply_next(self, limit: int) -> tuple[int, list[PendingEvent]]:
@@ -87,7 +87,7 @@ class Applier:
                 await self._blame_next(f"an error of ours: {type(error).__name__}")
                 continue
             for event in needing:
-                await self._read_and_apply(event)
+                await self._read_and_apply_alone(event)
             if not taken:
                 return False
         return True
@@ -124,6 +124,18 @@ class Applier:
             occurred_at=event.occurred_at,
             known=known,
         )
+
+    async def _read_and_apply_alone(self, event: PendingEvent) -> None:
+        """The same for one event; what breaks us there is put off, and holds nobody up."""
+        try:
+            await self._read_and_apply(event)
+        except DATABASE_ERRORS:
+            raise
+        except Exception as error:
+            log.exception("apply.event_failed", event_id=event.id)
+            reason = f"an error of ours: {type(error).__name__}"
+            async with transaction(self.pool) as conn:
+                await _put_off(conn, event, reason, tries=OWN_TRIES)
 
     async def _read_and_apply(self, event: PendingEvent) -> None:
         """Reads what the event refers to, outside any transaction, and then applies it."""

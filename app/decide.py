@@ -72,7 +72,7 @@ def _step(session: Session | None, fact: Fact, story: "_Text", rules: Rules) -> 
         return _opened(fact, story)
     heard = replace(_describe(session, fact), heard_at=max(session.heard_at, fact.occurred_at))
     if fact.comment_id is not None and session.status is not Status.CLOSED:
-        return _comment(heard, fact, late=fact.occurred_at < session.heard_at)
+        return _comment(heard, fact, late=fact.occurred_at < session.decided_at)
     return _control(heard, fact, rules)
 
 

@@ -241,6 +241,19 @@ async def test_what_an_event_refers_to_is_read_from_the_api(ladder, pool, databa
     assert "Please draft this." in await ladder.conn.fetchval("select text from conversation")
 
 
+async def test_an_event_that_needs_the_api_and_breaks_us_ends_nothing(ladder, pool, database):
+    """What breaks us after a look at the API is put off, and the tick goes on."""
+    await ladder.conn.execute("alter table facts add constraint broken check (sc_id <> 4202)")
+    async with simulated() as (_, url), ShortcutClient(url, TOKEN) as shortcut:
+        reading = Applier(pool, RULES, "shortcut", shortcut, Bell(database))
+        await ladder.record((SAMPLES / "v2-mentioned-in-comment.json").read_bytes())
+
+        assert await reading.tick()
+
+    row = await ladder.conn.fetchrow("select status, attempts, reason from events")
+    assert tuple(row) == ("pending", 1, "an error of ours: CheckViolationError")
+
+
 async def test_a_label_without_a_name_is_looked_up(ladder, pool, database):
     """A label whose name is nowhere in the delivery is read from the API by its id."""
     async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from app.machine import Status
 from tests import shapes
 from tests.ladder import Ladder
 
@@ -146,3 +147,22 @@ async def test_a_newer_closing_fact_takes_the_claim_away(ladder):
     row = await ladder.session()
     assert (row["status"], row["claim_token"]) == ("closed", None)
     assert row["claim_generation"] > claim.generation
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "after"),
+    [
+        (Status.DRAFTED, "/revise Shorter.", "clarified"),
+        (Status.CLARIFYING, "CSV", "clarified"),
+        (Status.FAILED, "/retry", "clarified"),
+        (Status.DRAFTING, "/stop", "closed"),
+    ],
+)
+async def test_words_that_another_change_overtook_are_obeyed(ladder, before, text, after):
+    """A command or an answer that arrives after a newer change of the story counts all the same."""
+    await ladder.in_status(before)
+    await ladder.deliver(shapes.renamed(STORY, minute=11, title="Other"))
+
+    await ladder.deliver(shapes.commented(STORY, minute=10, text=text, comment=9))
+
+    assert (await ladder.session())["status"] == after
