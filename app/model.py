@@ -256,6 +256,15 @@ class Draft:
 # --- outbox ----------------------------------------------------------------------------------
 
 
+class OwedStatus(StrEnum):
+    """What became of a comment that is owed. The values are those of `outbox.status`."""
+
+    PENDING = "pending"
+    SENDING = "sending"
+    SENT = "sent"
+    FAILED = "failed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owed:
     """One comment that is owed to a story, claimed by a sender.

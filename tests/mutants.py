@@ -362,6 +362,85 @@ MUTANTS = (
         tests="tests/test_outbox.py without_an_answer or died",
     ),
     Mutant(
+        guard="no posting by a sender that stood still",
+        file="app/outbox.py",
+        old="        if time.monotonic() > post_by:",
+        new="        if post_by < 0:",
+        tests="tests/test_outbox.py stood_still",
+    ),
+    Mutant(
+        guard="a refused token is waited out",
+        file="app/outbox.py",
+        old="        if error.status in _OF_THE_TOKEN:",
+        new="        if error.status < 0:",
+        tests="tests/test_outbox.py refused_for_a_while",
+    ),
+    Mutant(
+        guard="status in the claim of a row of the outbox",
+        file=OUTBOX,
+        old="             where status = 'pending' and next_attempt_at <= app_now()",
+        new="             where next_attempt_at <= app_now()",
+        tests="tests/test_outbox.py told_once",
+    ),
+    Mutant(
+        guard="next_attempt_at in the claim of a row of the outbox",
+        file=OUTBOX,
+        old="             where status = 'pending' and next_attempt_at <= app_now()",
+        new="             where status = 'pending'",
+        tests="tests/test_outbox.py too_many_requests",
+    ),
+    Mutant(
+        guard="the outbox's own MATERIALIZED query",
+        file=OUTBOX,
+        old="              from next\n             where outbox.id = next.id\n",
+        new=(
+            "             where outbox.id in (select id from outbox where status = 'pending'"
+            " and next_attempt_at <= app_now() order by next_attempt_at, id limit 1"
+            " for update skip locked)\n"
+        ),
+        tests="tests/test_outbox.py one_row_under_any_plan",
+    ),
+    Mutant(
+        guard="SKIP LOCKED in the expiry of the outbox",
+        file=OUTBOX,
+        old="             limit $1\n               for update skip locked",
+        new="             limit $1\n               for update",
+        tests="tests/test_outbox.py being_written",
+    ),
+    Mutant(
+        guard="the MATERIALIZED query in the expiry of the outbox",
+        file=OUTBOX,
+        old="              from lapsed\n             where outbox.id = lapsed.id\n",
+        new=(
+            "             where outbox.id in (select id from outbox where status = 'sending'"
+            " and claim_expires_at <= app_now() order by id limit $1 for update skip locked)\n"
+        ),
+        tests="tests/test_outbox.py no_more_rows_than_its_limit",
+    ),
+    Mutant(
+        guard="the generation grows with each sender",
+        file=OUTBOX,
+        old="claim_generation = claim_generation + 1, ",
+        new="",
+        nth=0,
+        tests="tests/test_outbox.py taken_over",
+    ),
+    Mutant(
+        guard="status in what a sender says",
+        file=OUTBOX,
+        old="where id = $1 and claim_generation = $2 and status = 'sending'",
+        new="where id = $1 and claim_generation = $2",
+        nth=0,
+        tests="tests/test_outbox.py last_word",
+    ),
+    Mutant(
+        guard="status in the operator's retry of a comment",
+        file=OUTBOX,
+        old=" and status = 'failed'",
+        new="",
+        tests="tests/test_outbox.py given_up_is_sent_again",
+    ),
+    Mutant(
         guard="SKIP LOCKED in the outbox",
         file=OUTBOX,
         old="             limit 1\n               for update skip locked",

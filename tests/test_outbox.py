@@ -3,14 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
 
+from app.cli.main import app as command
 from app.cli.simulate import serve_app
 from app.cli.trial import listen
 from app.db import gate, outbox
-from app.outbox import LEASE, Sender
+from app.outbox import LEASE, MAX_TRIES, Sender
 from app.shortcut.client import ShortcutClient
 from app.simulator.faults import Fault
 from app.simulator.records import AGENT, PEOPLE
@@ -18,6 +22,9 @@ from app.simulator.server import create_simulator
 from app.simulator.simulation import Simulation
 from tests import shapes
 from tests.ladder import DRAFT, Ladder, comment
+from tests.locks import until
+from tests.proxy import proxy_to
+from tests.test_gate import plan_badly
 
 TOKEN = "a-token-of-tests-only"
 
@@ -132,6 +139,7 @@ async def test_too_many_requests_are_a_delay(office):
     assert row["status"] == "pending"
     waits = "select next_attempt_at > now() + interval '110 s' from outbox"
     assert await office.ladder.conn.fetchval(waits)
+    assert not await office.sender.tick()
 
 
 async def test_an_outage_is_waited_out(office):
@@ -157,6 +165,106 @@ async def test_a_refusal_is_left_to_a_person(office):
     assert await office.ladder.conn.fetchval("select count(*) from drafts") == 1
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_token_that_is_refused_for_a_while_loses_no_comment(office, status):
+    """What is owed waits for another token, minutes between tries; that is said once."""
+    office.fault(status=status, times=2)
+    with capture_logs() as lines:
+        for _ in range(2):
+            await office.sender.tick()
+            row = await office.row()
+            assert row["status"] == "pending"
+            assert str(status) in row["last_error"]
+            waits = "select next_attempt_at > now() + interval '4 min' from outbox"
+            assert await office.ladder.conn.fetchval(waits)
+            await office.due()
+        await office.sender.tick()
+
+    assert len(office.comments()) == 1
+    said = [line["event"] for line in lines if line.get("what") == "the Shortcut token"]
+    assert said == ["outage.began", "outage.ended"]
+
+
+async def test_a_row_that_breaks_us_does_not_hold_up_others(office):
+    """It is put off with its error, again and again, and in the end is left to a person."""
+    conn = office.ladder.conn
+    await conn.execute("alter table outbox add check (comment_id is null or kind <> 'draft')")
+    await conn.execute(
+        "insert into outbox (session_id, key, kind, text)"
+        " select id, 'good', 'failure', 'Good' from patch_sessions"
+    )
+
+    while await office.sender.tick():
+        pass
+
+    rows = await conn.fetch("select status, attempts, last_error from outbox order by id")
+    assert [row["status"] for row in rows] == ["pending", "sent"]
+    assert "CheckViolation" in rows[0]["last_error"]
+    await conn.execute("update outbox set attempts = $1 where status = 'pending'", MAX_TRIES - 1)
+    await office.due()
+    await office.sender.tick()
+    assert await conn.fetchval("select count(*) from outbox where status = 'failed'") == 1
+    assert len(office.comments()) == 2
+
+
+async def test_a_sender_that_stood_still_past_its_lease_posts_nothing(office, database):
+    """Its claim's answer reaches it when another has posted: it sees how late it is."""
+    async with proxy_to(database.dsn) as proxy, proxy.through(database).pool("far") as far:
+        slow = replace(office.sender, pool=far, lease=timedelta(seconds=0.2))
+        claimed = proxy.catch("status = 'sending', claim")
+        sending = asyncio.create_task(slow.tick())
+        await claimed.executed.wait()
+        await until(office.sender.expire_tick)
+        await office.sender.tick()
+
+        claimed.deliver()
+        await sending
+
+    assert len(office.comments()) == 1
+    assert (await office.row())["status"] == "sent"
+
+
+async def test_comments_that_were_given_up_can_be_sent_after_all(office, database, monkeypatch):
+    """An operator has a failed row sent; what was posted without an answer is found, not posted."""
+    monkeypatch.setenv("DRAFTGATE_DATABASE_URL", database.dsn)
+    office.fault(kind="cut", method="POST")
+    office.fault(status=422)
+    await office.sender.tick()
+    await office.due()
+    await office.sender.tick()
+    row = await office.row()
+    assert row["status"] == "failed"
+
+    # In a thread: a command has an event loop of its own.
+    def draftgate(*words):
+        return asyncio.to_thread(CliRunner().invoke, command, ["outbox", *words])
+
+    listed = await draftgate("list", "--status", "failed", "--json")
+    assert f'"id": {row["id"]}' in listed.stdout
+    done = await draftgate("retry", str(row["id"]))
+    assert (done.exit_code, done.stdout) == (0, f"Pending again: {row['id']}.\n")
+    again = await draftgate("retry", str(row["id"]))
+    assert (again.exit_code, again.stdout) == (1, "")
+    await office.sender.tick()
+
+    assert len(office.comments()) == 1
+    assert (await office.row())["status"] == "sent"
+
+
+@pytest.mark.parametrize("status", ["pending", "sending", "sent"])
+async def test_only_what_was_given_up_is_sent_again(ladder, office, status):
+    """A row that is on its way, or was sent, is left as it is."""
+    if status != "pending":
+        owed = await outbox.claim(ladder.conn, sender="sender", lease=LEASE)
+    if status == "sent":
+        assert await outbox.sent(ladder.conn, owed, comment_id=1)
+    before = await office.row()
+
+    assert await outbox.retry(ladder.conn, [before["id"]]) == []
+
+    assert await office.row() == before
+
+
 async def test_two_senders_do_not_share_a_row(ladder, office, connect):
     """A row that is being claimed is passed by, not waited for."""
     first, second = await connect(), await connect()
@@ -168,13 +276,16 @@ async def test_two_senders_do_not_share_a_row(ladder, office, connect):
 
 
 @pytest.mark.parametrize("end", ["sent", "postpone", "give_up"])
-async def test_a_sender_whose_row_was_taken_over_says_nothing(ladder, office, end):
+@pytest.mark.parametrize("since", ["claimed by another", "sent by another"])
+async def test_a_sender_whose_row_was_taken_over_says_nothing(ladder, office, end, since):
     """After its claim has run out, what a slow sender says of the row counts for nothing."""
     conn = ladder.conn
     slow = await outbox.claim(conn, sender="slow", lease=LEASE)
     await conn.execute("update outbox set claim_expires_at = now()")
     await outbox.expire(conn, limit=10)
-    await outbox.claim(conn, sender="new", lease=LEASE)
+    new = await outbox.claim(conn, sender="new", lease=LEASE)
+    if since == "sent by another":
+        assert await outbox.sent(conn, new, comment_id=2)
     before = await office.row()
     say = {
         "sent": lambda: outbox.sent(conn, slow, comment_id=1),
@@ -185,6 +296,71 @@ async def test_a_sender_whose_row_was_taken_over_says_nothing(ladder, office, en
     assert await say[end]() is False
 
     assert await office.row() == before
+
+
+@pytest.mark.parametrize("end", ["sent", "postpone", "give_up"])
+async def test_what_was_said_of_a_row_is_the_last_word(ladder, office, end):
+    """A sender that was through with its row, and says something again, changes nothing."""
+    owed = await outbox.claim(ladder.conn, sender="sender", lease=LEASE)
+    assert await outbox.sent(ladder.conn, owed, comment_id=1)
+    before = await office.row()
+    say = {
+        "sent": lambda: outbox.sent(ladder.conn, owed, comment_id=2),
+        "postpone": lambda: outbox.postpone(ladder.conn, owed, error="x", delay=LEASE),
+        "give_up": lambda: outbox.give_up(ladder.conn, owed, error="x"),
+    }
+
+    assert await say[end]() is False
+
+    assert await office.row() == before
+
+
+async def owe_many(ladder, count):
+    """So many more comments that are owed."""
+    await ladder.conn.execute(
+        "insert into outbox (session_id, key, kind, text) select id, n, 'draft', 'Some text'"
+        " from patch_sessions, generate_series(1, $1) as n",
+        count,
+    )
+
+
+async def test_a_sender_claims_one_row_under_any_plan(ladder, office, conn):
+    """LIMIT 1 claims one row even where the planner would run it once per row."""
+    await owe_many(ladder, 30)
+    await plan_badly(conn)
+
+    assert await outbox.claim(conn, sender="sender", lease=LEASE) is not None
+
+    sending = "select count(*) from outbox where status = 'sending'"
+    assert await conn.fetchval(sending) == 1
+
+
+async def test_expiry_takes_no_more_rows_than_its_limit_under_any_plan(ladder, office, conn):
+    """One sweep is bounded, also where the planner would run the LIMIT once per row."""
+    await owe_many(ladder, 9)
+    while await outbox.claim(conn, sender="dead", lease=LEASE):
+        pass
+    await conn.execute("update outbox set claim_expires_at = now()")
+    await plan_badly(conn)
+
+    assert await outbox.expire(conn, limit=3) == 3
+
+    sending = "select count(*) from outbox where status = 'sending'"
+    assert await conn.fetchval(sending) == 7
+
+
+async def test_expiry_passes_by_a_row_that_is_being_written(ladder, office, connect):
+    """A sender that says so just in time has sent it; the expiry does not wait for it."""
+    sender, expirer = await connect(), await connect()
+    await expirer.execute("set lock_timeout = '1s'")
+    owed = await outbox.claim(sender, sender="late", lease=LEASE)
+    await sender.execute("update outbox set claim_expires_at = now()")
+
+    async with sender.transaction():
+        assert await outbox.sent(sender, owed, comment_id=1)
+        assert await outbox.expire(expirer, limit=9) == 0
+
+    assert (await office.row())["status"] == "sent"
 
 
 async def test_a_live_sender_is_left_alone(ladder, office):

@@ -1,4 +1,4 @@
-"""`draftgate sessions` and `draftgate events`: what there is, and a hand on it."""
+"""`draftgate sessions`, `events` and `outbox`: what there is, and a hand on it."""
 
 import getpass
 import json
@@ -20,11 +20,12 @@ from app.cli.common import (
 )
 from app.db import events as event_table
 from app.db import gate, look
+from app.db import outbox as outbox_table
 from app.db import sessions as session_table
 from app.db.connect import Connection
 from app.db.gate import Comment
 from app.machine import OWNED, TRANSITIONS, Move, Status
-from app.model import Draft, EventStatus
+from app.model import Draft, EventStatus, OwedStatus
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one document on one line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -49,6 +50,7 @@ EventNumber = Annotated[int, typer.Argument(metavar="EVENT", min=1, max=2**63 - 
 
 sessions = typer.Typer(no_args_is_help=True, help="Patch sessions, one per story.")
 events = typer.Typer(no_args_is_help=True, help="Recorded events.")
+outbox = typer.Typer(no_args_is_help=True, help="Comments that are owed to stories.")
 
 
 @sessions.command("list")
@@ -183,6 +185,36 @@ def replay_event(event: EventNumber, yes: Yes = False) -> None:
             replayed = ask_database(lambda conn: event_table.replay(conn, event))
             said = "It is pending" if replayed else "It was pending already"
         out.print(f"{said}: see `draftgate events show {event}`.")
+
+
+@outbox.command("list")
+def list_outbox(
+    status: Annotated[OwedStatus | None, typer.Option(help="Only these.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Comments, the newest first, each with what became of it."""
+    with errors_as_exit_codes():
+        rows = ask_database(lambda conn: look.outbox(conn, status=status, limit=limit))
+        if as_json:
+            print_json(rows)
+        else:
+            print_table(rows, ("id", "sc_id", "kind", "status", "attempts", "last_error"))
+
+
+@outbox.command("retry")
+def retry_outbox(
+    numbers: Annotated[
+        list[int], typer.Argument(metavar="ID...", min=1, help="As `outbox list` shows them.")
+    ],
+) -> None:
+    """failed -> pending: send comments that were given up; none is ever posted twice."""
+    with errors_as_exit_codes():
+        retried = ask_database(lambda conn: outbox_table.retry(conn, numbers))
+        if retried:
+            out.print(f"Pending again: {', '.join(map(str, retried))}.")
+        if left := sorted(set(numbers) - set(retried)):
+            fail(f"not failed, and so left alone: {', '.join(map(str, left))}")
 
 
 def _act(

@@ -19,6 +19,7 @@ app.command("send")(simulate.send)
 app.command("simulate")(simulate.simulate)
 app.add_typer(look.sessions, name="sessions")
 app.add_typer(look.events, name="events")
+app.add_typer(look.outbox, name="outbox")
 
 
 def main() -> None:

@@ -125,6 +125,23 @@ async def event(conn: Connection, event_id: int) -> Row | None:
     return None if row is None else dict(row)
 
 
+async def outbox(conn: Connection, *, status: str | None, limit: int) -> list[Row]:
+    """Comments that are or were owed, the newest first."""
+    rows = await conn.fetch(
+        """
+        select outbox.id, workspace, sc_id, kind, outbox.status, outbox.attempts,
+               outbox.next_attempt_at, outbox.last_error, comment_id, outbox.created_at, sent_at
+          from outbox join patch_sessions as session on session.id = session_id
+         where $1::text is null or outbox.status = $1
+         order by outbox.id desc
+         limit $2
+        """,
+        status,
+        limit,
+    )
+    return [dict(row) for row in rows]
+
+
 async def highest_number(conn: Connection) -> int:
     """The highest number of a story or a comment that was ever told of; 0 without any."""
     number: int = await conn.fetchval(

@@ -1,5 +1,6 @@
 """The outbox: comments that are owed, claimed by a sender the way sessions are by a worker."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from app.db.connect import Connection
@@ -114,3 +115,21 @@ async def expire(conn: Connection, *, limit: int) -> int:
         limit,
     )
     return count
+
+
+async def retry(conn: Connection, numbers: Sequence[int]) -> list[int]:
+    """failed -> pending, now, with fresh tries; the numbers of those that were failed.
+
+    One try stays counted, so that our own marker is looked for before anything is posted.
+    """
+    rows = await conn.fetch(
+        """
+        update outbox
+           set status = 'pending', claim_generation = claim_generation + 1, attempts = 1,
+               next_attempt_at = app_clock()
+         where id = any($1::bigint[]) and status = 'failed'
+        returning id
+        """,
+        numbers,
+    )
+    return sorted(row["id"] for row in rows)
