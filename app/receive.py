@@ -101,6 +101,9 @@ class Door:
                 raise Rejected(415, "encoding-unsupported", "Send the body without an encoding.")
             if name == b"content-length" and self._too_large(value):
                 raise self._oversized()
+            if name == b"upgrade":
+                # httptools skips the body of such a request.
+                raise Rejected(400, "upgrade-unsupported", "Send the delivery without an upgrade.")
 
     def _too_large(self, length: bytes) -> bool:
         # The server has parsed the header already; a number too long to parse is too large.
@@ -144,7 +147,7 @@ async def _refuse(send: Send, rejected: Rejected, *, retry_after: bool = False) 
     headers = {"Retry-After": "1"} if retry_after else {}
     if rejected.status == 405:
         headers["Allow"] = "POST"
-    if rejected.status in (408, 413):
+    if rejected.status in (408, 413) or rejected.code == "upgrade-unsupported":
         # Part of the body may still be on its way, and must not be read as the next request.
         headers["Connection"] = "close"
     response = problem(rejected, headers=headers)

@@ -1,14 +1,18 @@
 """The service on a real port: uvicorn, the door, the recorder."""
 
 import asyncio
+import logging
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import httpx
+from structlog.testing import capture_logs
 
 from app.db.connect import Database
+from app.receive import App, Receive, Scope, Send
 from app.record import Recorder
 from app.settings import Settings
 from app.shortcut.signature import sign
@@ -34,7 +38,10 @@ class Service:
         return await self.client.post(url, content=body, headers=headers, **more)  # type: ignore[arg-type]
 
     async def raw(self, *pieces: bytes, half_close: bool = False) -> bytes:
-        """Sends these bytes as they are; what comes back until the server closes."""
+        """Sends these bytes as they are; what comes back until the server closes.
+
+        A server that closes before it has read everything may cut its own answer off.
+        """
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             for piece in pieces:
@@ -48,9 +55,63 @@ class Service:
             writer.close()
 
 
+class Watched:
+    """Passes requests on, and notes the answers that no request of a stranger may cause."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.failures: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def noting(message: dict[str, object]) -> None:
+            status = message.get("status", 0)
+            names = {name.lower() for name, _ in message.get("headers", ())}  # type: ignore
+            announced = status == 503 and (b"retry-after" in names or scope["path"] == "/readyz")
+            if status >= 500 and not announced:  # type: ignore[operator]
+                self.failures.append(f"{status} {scope['method']} {scope['path']}")
+            await send(message)
+
+        await self._app(scope, receive, noting)
+
+
+class Errors(logging.Handler):
+    """Keeps what uvicorn and asyncio say of exceptions that nobody has caught."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+@contextmanager
+def no_tracebacks(allowed: Collection[str]) -> Iterator[None]:
+    """Whatever runs in the block logs no exception but these events."""
+    errors = Errors()
+    logging.getLogger().addHandler(errors)
+    try:
+        with capture_logs() as entries:
+            yield
+    finally:
+        logging.getLogger().removeHandler(errors)
+    told = [entry["event"] for entry in entries if entry.get("exc_info")]
+    assert [*errors.said, *(event for event in told if event not in allowed)] == []
+
+
 @asynccontextmanager
-async def receiver(database: Database, **given: object) -> AsyncIterator[Service]:
-    """Runs a receiver on a free port."""
+async def receiver(
+    database: Database,
+    *,
+    parser: Literal["httptools", "h11"] = "httptools",
+    allowed: Collection[str] = (),
+    **given: object,
+) -> AsyncIterator[Service]:
+    """Runs a receiver on a free port.
+
+    Whatever it is sent, it answers 5xx only where it says when to come back, and its log has no
+    traceback, apart from the events that are `allowed`.
+    """
     settings = Settings(shortcut_secrets=SECRET, _env_file=None, **given)  # type: ignore[arg-type]
     recorder = Recorder(
         database,
@@ -60,14 +121,18 @@ async def receiver(database: Database, **given: object) -> AsyncIterator[Service
     )
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    async with database.pool("test") as pool, asyncio.TaskGroup() as tasks:
-        app = create_app(settings, pool=pool, recorder=recorder, draining=lambda: False)
-        server = Server(app, graceful_timeout_seconds=5)
-        recording = tasks.create_task(recorder.run())
-        serving = tasks.create_task(server.serve(sockets=[listener]))
-        base = f"http://127.0.0.1:{port}"
-        async with httpx.AsyncClient(base_url=base, trust_env=False, timeout=20) as client:
-            yield Service(port, client, recorder)
-        server.should_exit = True
-        await serving
-        recording.cancel()
+    with no_tracebacks(allowed):
+        async with database.pool("test") as pool, asyncio.TaskGroup() as tasks:
+            app = create_app(settings, pool=pool, recorder=recorder, draining=lambda: False)
+            watched = Watched(app)
+            server = Server(watched, graceful_timeout_seconds=5)
+            server.config.http = parser
+            recording = tasks.create_task(recorder.run())
+            serving = tasks.create_task(server.serve(sockets=[listener]))
+            base = f"http://127.0.0.1:{port}"
+            async with httpx.AsyncClient(base_url=base, trust_env=False, timeout=20) as client:
+                yield Service(port, client, recorder)
+            server.should_exit = True
+            await serving
+            recording.cancel()
+    assert watched.failures == []

@@ -245,7 +245,7 @@ async def test_one_delivery_that_can_not_be_stored_costs_the_others_nothing(
     await conn.execute("alter table events add constraint broken check (body <> 'broken')")
     bodies = [shapes.labelled(1), b"broken", shapes.labelled(2)]
     locker = await connect()
-    async with receiver(database) as service:
+    async with receiver(database, allowed=["record.refused"]) as service:
         async with locker.transaction():
             await locker.execute("lock table events")
             first = asyncio.ensure_future(service.post(shapes.labelled(3)))
