@@ -1,6 +1,8 @@
 """Applies recorded events: reads what is missing, interprets, decides, commits it at once."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -8,10 +10,10 @@ import structlog
 
 from app.claims import backoff
 from app.db import events, facts, sessions
-from app.db.connect import DATABASE_ERRORS, Connection, Pool, transaction
+from app.db.connect import DATABASE_ERRORS, Connection, Pool, take, transaction
 from app.db.events import PendingEvent
 from app.decide import Rules, decide, hangs_on_the_past
-from app.errors import ShortcutError, ShortcutRefused
+from app.errors import ShortcutError, ShortcutRefused, ShortcutUnavailable
 from app.interpret import interpret
 from app.machine import OWNED
 from app.model import (
@@ -38,6 +40,10 @@ OWN_TRIES = 20
 log = structlog.get_logger(__name__)
 
 Read = tuple[PendingEvent, Interpretation]
+Story = tuple[str, int]
+#: A fact, or what it did, with the id of the event that told it.
+Told = tuple[int, Fact]
+Step = tuple[int, Decision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,51 +57,76 @@ class Applier:
     bell: Bell
 
     async def tick(self) -> bool:
-        """Applies the next events; True if there were any."""
+        """Applies the next events, and sets aside those that need the API; True if any came."""
+        taken: list[PendingEvent] = []
         try:
-            taken, needing = await self._apply_next(BATCH_EVENTS)
+            async with transaction(self.pool) as conn:
+                taken = await events.take(conn, limit=BATCH_EVENTS)
+                news = await self._apply(conn, [(it, self._interpret(it, {})) for it in taken])
         except DATABASE_ERRORS:
             raise
         except Exception:
-            # One event that breaks us must not hold up the others: find it alone.
-            log.exception("apply.batch_failed")
-            return await self._apply_one_by_one()
-        for event in needing:
-            await self._read_and_apply_alone(event)
-        return taken > 0
-
-    async def _apply_next(self, limit: int) -> tuple[int, list[PendingEvent]]:
-        async with transaction(self.pool) as conn:
-            taken = await events.take(conn, limit=limit)
-            read = [(event, self._interpret(event, {})) for event in taken]
-            needing = [event for event, said in read if said.needs]
-            for event in needing:
-                await events.defer(conn, event.id, delay=READ_LEASE, reason=None, attempt=False)
-            moved = await self._apply(conn, [(e, said) for e, said in read if not said.needs])
-        if moved:
-            self.bell.ring()
-        return len(taken), needing
-
-    async def _apply_one_by_one(self) -> bool:
-        for _ in range(BATCH_EVENTS):
-            try:
-                taken, needing = await self._apply_next(1)
-            except DATABASE_ERRORS:
-                raise
-            except Exception as error:
-                log.exception("apply.event_failed")
-                await self._blame_next(f"an error of ours: {type(error).__name__}")
-                continue
-            for event in needing:
-                await self._read_and_apply_alone(event)
             if not taken:
-                return False
+                raise
+            # One event that breaks us must not hold up the others: each by itself, then.
+            log.exception("apply.batch_failed")
+            for event in taken:
+                await self._apply_alone(event, {})
+        else:
+            self._ring_if(news)
+        return bool(taken)
+
+    async def read_tick(self) -> bool:
+        """Reads what the next event refers to, and applies it; True if one was waiting.
+
+        Raises ShortcutUnavailable if the others had better wait, too.
+        """
+        async with take(self.pool) as conn:
+            event = await events.take_to_read(conn, lease=READ_LEASE)
+        if event is None:
+            return False
+        known: dict[Need, str | None] = {}
+        try:
+            async with self._blaming(event):
+                await self._read_all(event, known)
+                await self._apply_alone(event, known)
+        except ShortcutError as error:
+            await self._put_off(event, f"waits for the API: {error}", tries=READ_TRIES)
+            if isinstance(error, ShortcutUnavailable):
+                raise
         return True
 
-    async def _blame_next(self, reason: str) -> None:
-        async with transaction(self.pool) as conn:
-            for event in await events.take(conn, limit=1):
-                await _put_off(conn, event, reason, tries=OWN_TRIES)
+    async def _apply_alone(self, event: PendingEvent, known: dict[Need, str | None]) -> None:
+        news = False
+        async with self._blaming(event), transaction(self.pool) as conn:
+            if await events.retake(conn, event.id):
+                news = await self._apply(conn, [(event, self._interpret(event, known))])
+        self._ring_if(news)
+
+    @asynccontextmanager
+    async def _blaming(self, event: PendingEvent) -> AsyncIterator[None]:
+        """An error of ours puts the event off, and holds nobody up."""
+        try:
+            yield
+        except (*DATABASE_ERRORS, ShortcutError):
+            raise
+        except Exception as error:
+            log.exception("apply.event_failed", event_id=event.id)
+            reason = f"an error of ours: {type(error).__name__}"
+            await self._put_off(event, reason, tries=OWN_TRIES)
+
+    async def _put_off(self, event: PendingEvent, reason: str, *, tries: int) -> None:
+        """Leaves the event pending with a backoff, or fails it after so many tries."""
+        async with take(self.pool) as conn:
+            if event.attempts + 1 >= tries:
+                await events.finish(conn, [(event.id, EventStatus.FAILED, reason)])
+            else:
+                delay = backoff(event.attempts + 1, base=FIRST_WAIT, longest=LONGEST_WAIT)
+                await events.defer(conn, event.id, delay=delay, reason=reason)
+
+    def _ring_if(self, news: bool) -> None:
+        if news:
+            self.bell.ring()
 
     def _interpret(self, event: PendingEvent, known: dict[Need, str | None]) -> Interpretation:
         """What the event says; names that no rule asks for are left unknown, not read."""
@@ -125,33 +156,11 @@ class Applier:
             known=known,
         )
 
-    async def _read_and_apply_alone(self, event: PendingEvent) -> None:
-        """The same for one event; what breaks us there is put off, and holds nobody up."""
-        try:
-            await self._read_and_apply(event)
-        except DATABASE_ERRORS:
-            raise
-        except Exception as error:
-            log.exception("apply.event_failed", event_id=event.id)
-            reason = f"an error of ours: {type(error).__name__}"
-            async with transaction(self.pool) as conn:
-                await _put_off(conn, event, reason, tries=OWN_TRIES)
-
-    async def _read_and_apply(self, event: PendingEvent) -> None:
-        """Reads what the event refers to, outside any transaction, and then applies it."""
-        known: dict[Need, str | None] = {}
-        try:
-            while (said := self._interpret(event, known)).needs:
-                known.update({need: await self._read(need) for need in said.needs})
-        except ShortcutError as error:
-            async with transaction(self.pool) as conn:
-                await _put_off(conn, event, f"waits for the API: {error}", tries=READ_TRIES)
-            return
-        async with transaction(self.pool) as conn:
-            still = await events.retake(conn, event.id)
-            moved = still is not None and await self._apply(conn, [(still, said)])
-        if moved:
-            self.bell.ring()
+    async def _read_all(self, event: PendingEvent, known: dict[Need, str | None]) -> None:
+        """Reads what the event refers to, outside any transaction."""
+        while needs := self._interpret(event, known).needs:
+            for need in needs:
+                known[need] = await self._read(need)
 
     async def _read(self, need: Need) -> str | None:
         if self.shortcut is None:
@@ -165,104 +174,93 @@ class Applier:
                 return await self.shortcut.comment_text(need.sc_id, need.id)
 
     async def _apply(self, conn: Connection, read: Sequence[Read]) -> bool:
-        """Writes facts, decisions and outcomes; True if any session moved."""
+        """Writes facts, decisions and outcomes; True if there is something to do now."""
+        needing = [event.id for event, said in read if said.needs]
+        whole = [(event, said) for event, said in read if not said.needs]
+        if needing:
+            await events.set_aside(conn, needing)
+        steps = await self._decide_all(conn, whole)
+        outcomes = [(event.id, *_outcome(said, steps[event.id])) for event, said in whole]
+        await events.finish(conn, outcomes)
+        moved = any(step.moves for event, _ in whole for step in steps[event.id])
+        return moved or bool(needing)
+
+    async def _decide_all(
+        self, conn: Connection, read: Sequence[Read]
+    ) -> Mapping[int, list[Decision]]:
+        """What each event did, by its id. Every story is decided about once, however many tell."""
         told = [
             (event.id, event.dedupe_key, position, fact)
             for event, said in read
             for position, fact in enumerate(said.facts)
         ]
-        stories = {(fact.workspace, fact.sc_id) for *_, fact in told}
+        # As `of_story` has them.
+        told.sort(key=lambda it: (it[3].occurred_at, it[1], it[2]))
+        stories: dict[Story, list[Told]] = {}
+        for event_id, _, _, fact in told:
+            stories.setdefault((fact.workspace, fact.sc_id), []).append((event_id, fact))
         current = await sessions.lock(conn, stories) if stories else {}
+        await facts.forget(conn, [event.id for event, _ in read])
         await facts.add(conn, told)
-        outcomes, moved = [], False
-        for event, said in read:
-            decisions = [
-                await self._decide(conn, current, event, story, about)
-                for story, about in _by_story(said.facts).items()
-            ]
-            moved = moved or any(decision.moves for decision in decisions)
-            outcomes.append((event.id, *_outcome(said, decisions)))
-        await events.finish(conn, outcomes)
-        return moved
+        steps: defaultdict[int, list[Decision]] = defaultdict(list)
+        for story, about in stories.items():
+            for event_id, step in await self._decide(conn, story, current.get(story), about):
+                steps[event_id].append(step)
+        return steps
 
     async def _decide(
-        self,
-        conn: Connection,
-        current: dict[tuple[str, int], Session],
-        event: PendingEvent,
-        story: tuple[str, int],
-        told: Sequence[Fact],
-    ) -> Decision:
-        """Decides and saves what an event says of one story."""
-        before = current.get(story)
-        decision = decide(before, told, self.rules)
-        anew = hangs_on_the_past(before, decision, told)
+        self, conn: Connection, story: Story, before: Session | None, told: Sequence[Told]
+    ) -> list[Step]:
+        """Decides and saves what is told of one story: each fact's event, and what it did."""
+        comments = [fact.comment_id for _, fact in told if fact.comment_id is not None]
+        spoken = await sessions.spoken(conn, *story, comments) if before and comments else ()
+        said = [fact for _, fact in told]
+        decisions = decide(before, said, self.rules, spoken=spoken)
+        anew = hangs_on_the_past(before, said, decisions)
         if anew:
-            history = await facts.of_story(conn, *story)
-            decision = decide(None, history, self.rules, about=told)
-            decision = _only_what_is_new(decision, before)
-        if decision.session is not None and (
-            anew or decision.remarks or decision.session != before
-        ):
-            session_id = await self._save(conn, before, decision)
-            if anew:
-                await sessions.forget_conversation(conn, session_id)
-            await sessions.remark(conn, session_id, decision.remarks)
-            await self._tell(conn, session_id, event, decision)
-            current[story] = decision.session
-        return decision
-
-    async def _save(self, conn: Connection, before: Session | None, decision: Decision) -> int:
-        session = decision.session
-        assert session is not None
-        if before is None:
-            return await sessions.add(conn, session)
-        if before.status in OWNED.values() and decision.moves:
-            await sessions.evict(conn, session.workspace, session.sc_id)
-        return await sessions.save(conn, session)
-
-    async def _tell(
-        self, conn: Connection, session_id: int, event: PendingEvent, decision: Decision
-    ) -> None:
-        if decision.moves:
-            await sessions.tell(
-                conn,
-                session_id,
-                decision.moves,
-                actor=None,
-                event_id=event.id,
-                reason=decision.reason,
-            )
+            told = await facts.of_story(conn, *story)
+            decisions = decide(None, [fact for _, fact in told], self.rules)
+        steps = [(event_id, it) for (event_id, _), it in zip(told, decisions, strict=True)]
+        session = decisions[-1].session
+        if session is not None:
+            await _save(conn, before, session, steps, anew=anew)
+        return steps
 
 
-def _by_story(told: Sequence[Fact]) -> dict[tuple[str, int], list[Fact]]:
-    stories: dict[tuple[str, int], list[Fact]] = {}
-    for fact in told:
-        stories.setdefault((fact.workspace, fact.sc_id), []).append(fact)
-    return stories
-
-
-def _only_what_is_new(decision: Decision, before: Session | None) -> Decision:
-    """Of moves that were decided anew, the one that changes where the session stands."""
-    if before is None:
-        return decision
-    session = decision.session
-    changed = session is not None and session.status != before.status
-    return replace(decision, moves=decision.moves[-1:] if changed else ())
-
-
-def _outcome(said: Interpretation, decisions: Sequence[Decision]) -> tuple[EventStatus, str]:
-    if not decisions:
-        return EventStatus.IGNORED, said.nothing or "nothing about a story"
-    reasons = dict.fromkeys(decision.reason for decision in decisions)
-    applied = any(decision.applied for decision in decisions)
-    return EventStatus.APPLIED if applied else EventStatus.IGNORED, "; ".join(reasons)[:1000]
-
-
-async def _put_off(conn: Connection, event: PendingEvent, reason: str, *, tries: int) -> None:
-    """Leaves the event pending with a backoff, or fails it after so many tries."""
-    if event.attempts + 1 >= tries:
-        await events.finish(conn, [(event.id, EventStatus.FAILED, reason)])
+async def _save(
+    conn: Connection, before: Session | None, session: Session, steps: Sequence[Step], *, anew: bool
+) -> None:
+    """Writes what was decided about a story, if it makes any difference."""
+    remarks = [remark for _, step in steps for remark in step.remarks]
+    if session == before and not remarks and not anew:
         return
-    delay = backoff(event.attempts + 1, base=FIRST_WAIT, longest=LONGEST_WAIT)
-    await events.defer(conn, event.id, delay=delay, reason=reason, attempt=True)
+    moves = [(event_id, step) for event_id, step in steps if step.moves]
+    if before is None:
+        session_id = await sessions.add(conn, session)
+    else:
+        moves = _only_what_is_new(moves, before, session) if anew else moves
+        if moves and before.status in OWNED.values():
+            await sessions.evict(conn, session.workspace, session.sc_id)
+        session_id = await sessions.save(conn, session, moved=bool(moves))
+    if anew:
+        await sessions.forget_conversation(conn, session_id)
+    await sessions.remark(conn, session_id, remarks)
+    for event_id, step in moves:
+        await sessions.tell(
+            conn, session_id, step.moves, actor=None, event_id=event_id, reason=step.reason
+        )
+
+
+def _only_what_is_new(moves: Sequence[Step], before: Session, session: Session) -> list[Step]:
+    """Of moves that were decided anew, the one that changes where the session stands."""
+    if session.status == before.status:
+        return []
+    return [(event_id, replace(step, moves=step.moves[-1:])) for event_id, step in moves[-1:]]
+
+
+def _outcome(said: Interpretation, steps: Sequence[Decision]) -> tuple[EventStatus, str]:
+    if not steps:
+        return EventStatus.IGNORED, said.nothing or "nothing about a story"
+    reasons = dict.fromkeys(step.reason for step in steps)
+    applied = any(step.applied for step in steps)
+    return EventStatus.APPLIED if applied else EventStatus.IGNORED, "; ".join(reasons)[:1000]

@@ -28,42 +28,39 @@ def decide(
     facts: Sequence[Fact],
     rules: Rules,
     *,
-    about: Collection[Fact] | None = None,
-) -> Decision:
-    """What these facts, oldest first, do to the session.
+    spoken: Collection[int] = (),
+) -> list[Decision]:
+    """What each of these facts, oldest first, does to the session when its turn comes.
 
-    The reason speaks of the facts in `about` alone, by default of all.
+    `spoken` are the comments whose words the session has heard already.
     """
-    total = Decision(session=session, reason="nothing about a story")
-    story = _Text()
-    reasons: dict[str, None] = {}
+    story, heard = _Text(), set(spoken)
+    steps: list[Decision] = []
     for fact in facts:
         story = story.after(fact)
-        step = _step(total.session, fact, story, rules)
-        if about is None or fact in about:
-            reasons[step.reason] = None
-            total = replace(total, applied=total.applied or step.applied)
-        total = replace(
-            total,
-            session=step.session,
-            moves=total.moves + step.moves,
-            remarks=total.remarks + step.remarks,
-        )
-    return replace(total, reason="; ".join(reasons) or total.reason)
+        step = _step(session, fact, story, rules, again=fact.comment_id in heard)
+        heard.update(remark.comment_id for remark in step.remarks if remark.spoken)
+        session = step.session
+        steps.append(step)
+    return steps
 
 
-def hangs_on_the_past(session: Session | None, decision: Decision, facts: Sequence[Fact]) -> bool:
-    """Whether the order of arrival could matter for what was decided.
+def hangs_on_the_past(
+    session: Session | None, facts: Sequence[Fact], steps: Sequence[Decision]
+) -> bool:
+    """Whether the order of arrival could matter for what was decided about these facts.
 
     Then all that is recorded of the story is decided anew from nothing, in its own order, so
     that any order of arrival ends the same. Once a worker has acted, the past is closed.
     """
     if session is None:
-        return decision.session is not None
+        return any(step.session is not None for step in steps)
     return not session.worked and any(fact.occurred_at <= session.heard_at for fact in facts)
 
 
-def _step(session: Session | None, fact: Fact, story: "_Text", rules: Rules) -> Decision:
+def _step(
+    session: Session | None, fact: Fact, story: "_Text", rules: Rules, *, again: bool
+) -> Decision:
     if fact.actor is not None and fact.actor == rules.bot:
         return _ignored(session, "our own change")
     if session is None:
@@ -71,9 +68,9 @@ def _step(session: Session | None, fact: Fact, story: "_Text", rules: Rules) -> 
             return _ignored(None, _why_not(fact, rules))
         return _opened(fact, story)
     heard = replace(_describe(session, fact), heard_at=max(session.heard_at, fact.occurred_at))
-    if fact.comment_id is not None and session.status is not Status.CLOSED:
-        return _comment(heard, fact, late=fact.occurred_at < session.decided_at)
-    return _control(heard, fact, rules)
+    if fact.comment_id is None:
+        return _control(heard, fact, rules)
+    return _comment(heard, fact, rules, again=again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +105,8 @@ _COMMANDS = {
     "/revise": (Move.REVISE, "asked to revise the draft"),
     "/stop": (Move.CLOSE, "asked to stop"),
 }
+#: What is told of a comment's own words; not of an edit's, which are heard by nobody.
+_WORDS = (FactKind.COMMENTED, FactKind.MENTIONED)
 
 
 def _opens(fact: Fact, rules: Rules) -> bool:
@@ -121,7 +120,7 @@ def _opens(fact: Fact, rules: Rules) -> bool:
         case FactKind.ASSIGNED:
             return rules.assigned
         case FactKind.MENTIONED:
-            return rules.mentioned
+            return rules.mentioned and not _asks_to_stop(fact)
         case _:
             return False
 
@@ -137,7 +136,7 @@ def _closes(fact: Fact, rules: Rules) -> str | None:
 
 
 def _asks_to_stop(fact: Fact) -> bool:
-    return fact.kind is FactKind.COMMENTED and _command(fact) == _COMMANDS["/stop"]
+    return fact.kind in _WORDS and _command(fact) == _COMMANDS["/stop"]
 
 
 def _is_label(fact: Fact, rules: Rules) -> bool:
@@ -185,12 +184,18 @@ def _control(session: Session, fact: Fact, rules: Rules) -> Decision:
     return _ignored(session, "changes nothing that matters here")
 
 
-def _comment(session: Session, fact: Fact, *, late: bool) -> Decision:
-    """Every comment joins the conversation; a new one's words may also move the session."""
-    added = Decision(session=session, reason="added to the conversation")
-    if fact.kind in (FactKind.COMMENTED, FactKind.MENTIONED) and not late:
-        added = _spoken(session, fact) or added
-    return replace(added, remarks=_remarks(fact), applied=True)
+def _comment(session: Session, fact: Fact, rules: Rules, *, again: bool) -> Decision:
+    """Every comment joins the conversation; a new one's words may also move the session, once.
+
+    One comment comes in several deliveries: in both versions, as a reply and as a mention.
+    """
+    said = Decision(session=session, reason="added to the conversation")
+    late = fact.occurred_at < session.decided_at
+    if session.status is Status.CLOSED and (_opens(fact, rules) or _asks_to_stop(fact)):
+        said = _control(session, fact, rules)
+    elif fact.kind in _WORDS and not late and not again:
+        said = _spoken(session, fact) or said
+    return replace(said, remarks=_remarks(fact), applied=True)
 
 
 def _spoken(session: Session, fact: Fact) -> Decision | None:
@@ -220,6 +225,7 @@ def _remarks(fact: Fact) -> tuple[Remark, ...]:
         text=None if fact.kind is FactKind.COMMENT_DELETED else fact.value,
         said_at=fact.occurred_at,
         as_of=fact.occurred_at,
+        spoken=fact.kind in _WORDS,
     )
     return (remark,)
 

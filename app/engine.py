@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from app.apply import Applier
 from app.db.connect import DATABASE_ERRORS
 from app.draft import Workshop
+from app.errors import ShortcutUnavailable
 from app.outage import Outage
 from app.outbox import Sender
 from app.wake import Bell, wait
 
 Tick = Callable[[], Awaitable[bool]]
 
-#: After the database failed a tick: so long a pause keeps an outage from filling the log.
+#: After a tick failed for what is away: so long a pause keeps an outage from filling the log.
 OUTAGE_PAUSE_SECONDS = 2.0
 
 
@@ -39,6 +40,7 @@ class Engine:
         """Returns when all loops have come to rest; a loop that breaks ends them all."""
         ticks: list[Tick] = [
             self.applier.tick,
+            self.applier.read_tick,
             self.workshop.expire_tick,
             self.workshop.watch_tick,
             self.workshop.clarify_tick,
@@ -58,9 +60,14 @@ class Engine:
             try:
                 busy = await tick()
                 outage.worked()
-            except DATABASE_ERRORS as error:
+            except (*DATABASE_ERRORS, ShortcutUnavailable) as error:
                 outage.failed(error)
-                await wait(self.stopping, seconds=OUTAGE_PAUSE_SECONDS)
+                await wait(self.stopping, seconds=_pause_seconds(error))
                 continue
             if not busy:
                 await wait(ring, seconds=self.poll_seconds * random.uniform(0.8, 1))
+
+
+def _pause_seconds(error: BaseException) -> float:
+    asked = error.retry_after_seconds if isinstance(error, ShortcutUnavailable) else None
+    return max(OUTAGE_PAUSE_SECONDS, asked or 0)

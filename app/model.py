@@ -142,6 +142,7 @@ class Remark:
     Attributes:
         text: None once the comment is deleted.
         as_of: when this version of the text was written; the newest version counts.
+        spoken: the comment itself was told of, not only that it was edited or deleted.
     """
 
     comment_id: int
@@ -149,6 +150,7 @@ class Remark:
     text: str | None
     said_at: datetime
     as_of: datetime
+    spoken: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,13 +177,13 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What facts do to a session, and why, for a person to read.
+    """What a fact does to a session, and why, for a person to read.
 
     Attributes:
         session: the session afterwards; None where there is none.
         moves: the moves that lead there, each with where it led.
         remarks: what is added to the conversation.
-        applied: whether anything came of the facts.
+        applied: whether anything came of the fact.
     """
 
     session: Session | None

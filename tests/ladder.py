@@ -50,8 +50,12 @@ class Ladder:
         """Records and applies deliveries, one after the other."""
         for body in bodies:
             await self.record(body)
-            while await self.applier.tick():
-                pass
+            await self.apply()
+
+    async def apply(self) -> None:
+        """Applies whatever is recorded."""
+        while await self.applier.tick() or await self.applier.read_tick():
+            pass
 
     async def clarified(self, story: int = 1) -> None:
         """The story has a session that is ready to be drafted."""

@@ -105,3 +105,33 @@ def comment_edited(story: int, *, minute: float, text: str, comment: int) -> byt
         "changes": {"text": {"new": text, "old": "before"}},
     }
     return _v1(minute, "edited", [action])
+
+
+def comment_deleted(story: int, *, minute: float, comment: int) -> bytes:
+    """Somebody deleted a comment."""
+    action = _story(story, changes={"comment_ids": {"removes": [comment]}})
+    return _v1(minute, "deleted", [action])
+
+
+def triggered(
+    kind: str, story: int, *, minute: float, comment: int, parent: int | None = None
+) -> bytes:
+    """An agent's delivery about a comment, `comment-reply` or `mentioned`; it has no text."""
+    trigger = {
+        "type": kind,
+        "context": "comment",
+        "entity_type": "story",
+        "entity_id": str(story),
+        "comment_id": str(comment),
+        **({} if parent is None else {"parent_comment_id": str(parent)}),
+    }
+    event = {
+        "id": str(uuid5(NAMESPACE_URL, f"{kind} {minute} {story} {comment}")),
+        "version": "v2",
+        "timestamp": (START + timedelta(minutes=minute)).isoformat(),
+        "actor": {"member_id": MEMBER},
+        "workspace2": {"id": "shortcut"},
+        "installation_id": "6a100258-0000-4000-8000-000000000258",
+        "trigger": trigger,
+    }
+    return json.dumps(event).encode()

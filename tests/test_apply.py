@@ -8,14 +8,16 @@ import pytest
 
 from app.apply import Applier
 from app.db import events, sessions
-from app.db.connect import DATABASE_ERRORS, transaction
-from app.decide import Rules
+from app.db.connect import DATABASE_ERRORS, take, transaction
+from app.errors import ShortcutUnavailable
 from app.shortcut.client import ShortcutClient
+from app.simulator.faults import Fault
 from app.simulator.records import AGENT_ID, PEOPLE
 from app.wake import Bell
 from tests import shapes
 from tests.ladder import RULES, Ladder
 from tests.locks import until
+from tests.proxy import proxy_to
 from tests.test_outbox import TOKEN, simulated
 
 SAMPLES = Path(__file__).parent / "samples" / "deliveries"
@@ -25,6 +27,17 @@ async def outcome(ladder: Ladder):
     """The newest event's outcome and reason."""
     row = await ladder.conn.fetchrow("select status, reason from events order by id desc limit 1")
     return row["status"], row["reason"]
+
+
+def reading(ladder: Ladder, shortcut: ShortcutClient) -> Ladder:
+    """The same ladder with an API to read from."""
+    return replace(ladder, applier=replace(ladder.applier, shortcut=shortcut))
+
+
+def nameless(story: int, label: int) -> bytes:
+    """The story got a label of which the delivery says only the id."""
+    body = shapes.labelled(story, label="x").replace(b'"name": "x"', b'"nothing": 1')
+    return body.replace(str(shapes.LABEL_ID).encode(), str(label).encode())
 
 
 def with_rules(ladder: Ladder, **rules: object) -> Ladder:
@@ -221,7 +234,7 @@ async def test_a_worker_that_stands_still_holds_nobody_up(ladder, pool, database
     assert (await ladder.session())["status"] == "closed"
 
 
-async def test_what_an_event_refers_to_is_read_from_the_api(ladder, pool, database):
+async def test_what_an_event_refers_to_is_read_from_the_api(ladder):
     """A mention in a comment opens a session once the comment's text has been read."""
     async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
         workspace = simulation.workspace
@@ -230,42 +243,137 @@ async def test_what_an_event_refers_to_is_read_from_the_api(ladder, pool, databa
         body = (SAMPLES / "v2-mentioned-in-comment.json").read_bytes()
         body = body.replace(b'"4202"', f'"{story}"'.encode())
         body = body.replace(b'"7103"', f'"{said}"'.encode())
-        rules = Rules(bot=AGENT_ID)
-        reading = replace(
-            ladder, applier=Applier(pool, rules, "shortcut", shortcut, Bell(database))
-        )
 
-        await reading.deliver(body)
+        await with_rules(reading(ladder, shortcut), bot=AGENT_ID).deliver(body)
 
     assert (await ladder.session(story))["status"] == "clarified"
     assert "Please draft this." in await ladder.conn.fetchval("select text from conversation")
 
 
-async def test_an_event_that_needs_the_api_and_breaks_us_ends_nothing(ladder, pool, database):
+async def test_an_event_that_needs_the_api_and_breaks_us_ends_nothing(ladder):
     """What breaks us after a look at the API is put off, and the tick goes on."""
     await ladder.conn.execute("alter table facts add constraint broken check (sc_id <> 4202)")
     async with simulated() as (_, url), ShortcutClient(url, TOKEN) as shortcut:
-        reading = Applier(pool, RULES, "shortcut", shortcut, Bell(database))
-        await ladder.record((SAMPLES / "v2-mentioned-in-comment.json").read_bytes())
-
-        assert await reading.tick()
+        await reading(ladder, shortcut).deliver(
+            (SAMPLES / "v2-mentioned-in-comment.json").read_bytes()
+        )
 
     row = await ladder.conn.fetchrow("select status, attempts, reason from events")
     assert tuple(row) == ("pending", 1, "an error of ours: CheckViolationError")
 
 
-async def test_a_label_without_a_name_is_looked_up(ladder, pool, database):
+async def test_a_slow_api_holds_nothing_up_that_does_not_need_it(ladder):
+    """While one event waits for an answer, others are applied."""
+    async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
+        simulation.faults.pending.append(Fault(kind="hang"))
+        applier = reading(ladder, shortcut).applier
+        await ladder.record(nameless(2, 5000))
+        await applier.tick()
+        waiting = asyncio.create_task(applier.read_tick())
+        await until(lambda: asyncio.sleep(0, not simulation.faults.pending))
+        await ladder.record(shapes.labelled(1))
+
+        await applier.tick()
+
+        assert (await ladder.session())["status"] == "clarified"
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
+async def test_what_is_being_read_for_is_left_to_who_reads(ladder):
+    """Nobody else asks the API for an event, until who asked is dead for sure."""
+    async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
+        simulation.faults.pending.append(Fault(kind="hang"))
+        applier = reading(ladder, shortcut).applier
+        await ladder.record(nameless(2, 5000))
+        await applier.tick()
+        waiting = asyncio.create_task(applier.read_tick())
+        await until(lambda: asyncio.sleep(0, not simulation.faults.pending))
+
+        assert not await applier.read_tick()
+
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await ladder.conn.execute("update events set next_attempt_at = now()")
+        assert await applier.read_tick()
+
+
+async def test_an_api_that_is_away_is_not_asked_for_each_event(ladder):
+    """After one event was read for in vain, the others wait as they are."""
+    async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
+        simulation.faults.pending.append(Fault(status=503, times=9))
+        for story in (2, 3):
+            await ladder.record(nameless(story, 5000 + story))
+
+        with pytest.raises(ShortcutUnavailable):
+            await reading(ladder, shortcut).apply()
+
+        assert [fault.times for fault in simulation.faults.pending] == [8]
+    rows = await ladder.conn.fetch(
+        "select attempts, next_attempt_at > now() as waits from events order by id"
+    )
+    assert [tuple(row) for row in rows] == [(1, True), (0, False)]
+
+
+async def test_the_event_that_broke_us_is_put_off_and_no_other(ladder, database):
+    """What comes in while an event breaks us is not blamed for it, though it is due before."""
+    await ladder.conn.execute("alter table facts add constraint broken check (sc_id <> 2)")
+    await ladder.record(shapes.labelled(2))
+    async with proxy_to(database.dsn) as proxy, proxy.through(database).pool("far") as far:
+        first, again = (proxy.catch_request("insert into facts") for _ in range(2))
+        first.deliver()
+        applying = asyncio.create_task(replace(ladder.applier, pool=far).tick())
+        await again.seen.wait()
+        await ladder.record(shapes.labelled(1))
+        await ladder.conn.execute(
+            "update events set next_attempt_at = now() - interval '1 day' where id = 2"
+        )
+        again.deliver()
+        await applying
+
+    rows = await ladder.conn.fetch("select attempts from events order by id")
+    assert [row["attempts"] for row in rows] == [1, 0]
+
+
+async def test_a_replay_takes_back_what_was_read_before(ladder):
+    """An event that is replayed is interpreted anew, and says nothing else any more."""
+    async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
+        simulation.workspace.create_story(PEOPLE[0], {"name": "Export", "labels": ["patch"]})
+        (label,) = simulation.workspace.labels
+        await ladder.deliver(nameless(1, label))
+        assert await outcome(ladder) == ("ignored", "the label is not 'patch'")
+        await events.replay(ladder.conn, 1)
+
+        await reading(ladder, shortcut).apply()
+
+    assert (await ladder.session())["status"] == "clarified"
+    assert await ladder.conn.fetchval("select array_agg(value) from facts") == ["patch"]
+
+
+async def test_comments_that_come_late_are_folded_in_together(ladder, database):
+    """A batch has a story's past read once, however many of its events come late."""
+    asked = []
+    last = shapes.commented(1, minute=50, text="Hm", comment=31)
+    await ladder.deliver(shapes.labelled(1, minute=0), last)
+    for number in range(1, 31):
+        await ladder.record(shapes.commented(1, minute=40 - number, text="Hm", comment=number))
+    async with replace(database, pool_size=1).pool("logged") as pool:
+        async with take(pool) as conn:
+            conn.add_query_logger(lambda record: asked.append(record.query))
+        await replace(ladder.applier, pool=pool).tick()
+
+    assert sum("order by occurred_at" in query for query in asked) == 1
+    assert await ladder.conn.fetchval("select count(*) from conversation") == 31
+
+
+async def test_a_label_without_a_name_is_looked_up(ladder):
     """A label whose name is nowhere in the delivery is read from the API by its id."""
     async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
         story = simulation.workspace.create_story(PEOPLE[0], {"name": "Export"}).id
         simulation.workspace.update_stories(PEOPLE[0], [story], {}, labels_add=["patch"])
         (label,) = simulation.workspace.labels
-        body = shapes.labelled(story, label="x").replace(b'"name": "x"', b'"nothing": 1')
-        body = body.replace(str(shapes.LABEL_ID).encode(), str(label).encode())
-        reading = replace(
-            ladder, applier=Applier(pool, RULES, "shortcut", shortcut, Bell(database))
-        )
 
-        await reading.deliver(body)
+        await reading(ladder, shortcut).deliver(nameless(story, label))
 
     assert (await ladder.session(story))["status"] == "clarified"

@@ -462,7 +462,7 @@ async def test_a_session_that_is_decided_about_is_not_claimed(ladder, connect):
         locked = await sessions.lock(decider, [("shortcut", 1)])
         waiting = await blocked(ladder.conn, worker, claim_known(worker))
         (session,) = locked.values()
-        await sessions.save(decider, replace(session, status=Status.CLOSED))
+        await sessions.save(decider, replace(session, status=Status.CLOSED), moved=True)
 
     assert await waiting is None
     assert (await ladder.session())["status"] == "closed"

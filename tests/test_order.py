@@ -1,14 +1,21 @@
 """Nothing is delivered in order, so nothing depends on it."""
 
 import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from app.db import events, gate
 from app.machine import Status
+from app.shortcut.client import ShortcutClient
+from app.simulator.records import PEOPLE
+from app.simulator.workspace import Workspace
 from tests import shapes
-from tests.ladder import Ladder
+from tests.ladder import DRAFT, Ladder, comment
+from tests.test_outbox import TOKEN, simulated
 
 STORY = 1
 
@@ -18,6 +25,7 @@ DELIVERIES = [
     shapes.renamed(STORY, minute=2, title="Export invoices"),
     shapes.commented(STORY, minute=3, text="One row per invoice.", comment=71),
     shapes.commented(STORY, minute=4, text="Looks clear.\n/draft", comment=72),
+    shapes.commented(STORY, minute=4.5, text="Looks clear.\n/draft", comment=72),
     shapes.comment_edited(STORY, minute=5, text="One row per line.", comment=71),
     shapes.unlabelled(STORY, minute=6),
     shapes.commented(STORY, minute=7, text="Why did it stop?", comment=73),
@@ -26,7 +34,9 @@ DELIVERIES = [
     shapes.labelled(STORY, minute=10),
     shapes.commented(STORY, minute=11, text="/stop", comment=74),
     shapes.labelled(STORY, minute=11, name="Same time"),
+    shapes.commented(STORY, minute=11.5, text="/stop", comment=74),
     shapes.commented(STORY, minute=12, text="Ours", comment=75, author=shapes.BOT),
+    shapes.comment_deleted(STORY, minute=13, comment=73),
 ]
 
 
@@ -57,7 +67,7 @@ async def start_over(ladder: Ladder) -> None:
     seed=st.integers(0, 2**32),
     together=st.booleans(),
 )
-@example(chosen={1, 9, 11}, copies=1, seed=0, together=False)
+@example(chosen={1, 10, 12}, copies=1, seed=0, together=False)
 async def test_any_order_of_arrival_ends_the_same(ladder, chosen, copies, seed, together):
     """Any permutation of any multiset of the same deliveries ends as in order, once each."""
     in_order = [DELIVERIES[index] for index in sorted(chosen)]
@@ -166,3 +176,139 @@ async def test_words_that_another_change_overtook_are_obeyed(ladder, before, tex
     await ladder.deliver(shapes.commented(STORY, minute=10, text=text, comment=9))
 
     assert (await ladder.session())["status"] == after
+
+
+@dataclass(frozen=True)
+class Telling:
+    """A story with a session, and an API that knows what is said about it."""
+
+    ladder: Ladder
+    workspace: Workspace
+    story: int
+
+    def say(self, text: str) -> int:
+        """Somebody comments; the comment's id."""
+        return self.workspace.add_comment(PEOPLE[0], self.story, text).id
+
+    async def status(self) -> str:
+        return (await self.ladder.session(self.story))["status"]
+
+    async def told(self, minute: float, said: int, text: str) -> None:
+        """Version 1 tells of the comment."""
+        await self.ladder.deliver(
+            shapes.commented(self.story, minute=minute, text=text, comment=said)
+        )
+
+    async def triggered(self, kind: str, minute: float, said: int) -> None:
+        """An agent is told of the comment."""
+        await self.ladder.deliver(
+            shapes.triggered(kind, self.story, minute=minute, comment=said, parent=1)
+        )
+
+    async def redraft(self) -> None:
+        """A worker drafts the story once more."""
+        claim = await self.ladder.claim(self.story)
+        assert await gate.complete(self.ladder.conn, claim, DRAFT, comment=comment(claim))
+
+
+@pytest.fixture
+async def telling(ladder: Ladder) -> AsyncIterator[Telling]:
+    """A drafted story whose comments can be read."""
+    async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
+        story = simulation.workspace.create_story(PEOPLE[0], {"name": "Export"}).id
+        reading = replace(ladder, applier=replace(ladder.applier, shortcut=shortcut))
+        await reading.in_status(Status.DRAFTED, story)
+        yield Telling(reading, simulation.workspace, story)
+
+
+@pytest.mark.parametrize("kind", ["comment-reply", "mentioned"])
+async def test_a_comment_that_is_told_of_twice_is_obeyed_once(telling, kind):
+    """What version 2 tells of a comment that version 1 told of revises no second draft."""
+    said = telling.say("/revise In euros.")
+    await telling.told(10, said, "/revise In euros.")
+    await telling.redraft()
+
+    await telling.triggered(kind, 10.005, said)
+
+    assert await telling.status() == "drafted"
+
+
+async def test_a_reply_that_mentions_is_obeyed_once(telling):
+    """One comment that replies and mentions comes in two deliveries, and is one word to us."""
+    said = telling.say("In euros.")
+    await telling.triggered("comment-reply", 10, said)
+    await telling.redraft()
+
+    await telling.triggered("mentioned", 10, said)
+
+    assert await telling.status() == "drafted"
+
+
+async def test_a_comment_that_is_replayed_is_obeyed_once(telling):
+    """An operator's replay of a command that was obeyed moves nothing."""
+    await telling.told(10, 9, "/revise In euros.")
+    await telling.redraft()
+
+    conn = telling.ladder.conn
+    assert await events.replay(conn, await conn.fetchval("select max(id) from events"))
+    await telling.ladder.apply()
+
+    assert await telling.status() == "drafted"
+
+
+async def test_a_mention_that_stops_opens_nothing(telling):
+    """A comment that stops the session and mentions us leaves it closed."""
+    said = telling.say("/stop")
+    await telling.told(10, said, "/stop")
+
+    await telling.triggered("mentioned", 10.005, said)
+
+    assert await telling.status() == "closed"
+
+
+async def test_a_mention_opens_though_its_comment_was_told_of_before(telling):
+    """A comment on a closed session opens it if it mentions us, whatever is heard first."""
+    await telling.ladder.deliver(shapes.archived(telling.story, minute=10))
+    said = telling.say("In euros.")
+    await telling.told(11, said, "In euros.")
+
+    await telling.triggered("mentioned", 11.005, said)
+
+    assert await telling.status() == "clarified"
+
+
+async def test_a_comment_whose_edit_was_heard_of_first_is_obeyed(telling):
+    """An edit joins the conversation; the words themselves still have their say."""
+    await telling.ladder.deliver(
+        shapes.comment_edited(telling.story, minute=11, text="/revise In dollars.", comment=9)
+    )
+
+    await telling.told(10, 9, "/revise In euros.")
+
+    assert await telling.status() == "clarified"
+    said = "select text from conversation"
+    assert await telling.ladder.conn.fetchval(said) == "/revise In dollars."
+
+
+async def test_what_is_said_while_a_session_is_closed_is_kept(telling):
+    """A comment on a closed session is there when it opens again."""
+    await telling.ladder.deliver(shapes.archived(telling.story, minute=10))
+    await telling.told(11, 9, "In euros.")
+    await telling.ladder.deliver(shapes.labelled(telling.story, minute=12))
+
+    said = "select text from conversation"
+    assert await telling.ladder.conn.fetchval(said) == "In euros."
+
+
+async def test_a_batch_is_decided_about_in_the_sender_s_order(ladder):
+    """What comes together counts in the order in which it was done, also once a worker acted."""
+    await ladder.in_status(Status.FAILED)
+    for body in (
+        shapes.labelled(STORY, minute=12),
+        shapes.unlabelled(STORY, minute=11),
+    ):
+        await ladder.record(body)
+
+    await ladder.apply()
+
+    assert (await ladder.session())["status"] == "clarified"

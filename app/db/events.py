@@ -61,12 +61,12 @@ async def record(conn: Connection, batch: Sequence[Delivery]) -> set[tuple[str, 
 
 
 async def take(conn: Connection, *, limit: int) -> list[PendingEvent]:
-    """Locks the next pending events until the transaction ends; others skip them."""
+    """Locks the next events to apply until the transaction ends; others skip them."""
     rows = await conn.fetch(
         """
         select id, dedupe_key, kind, body, occurred_at, received_at, attempts
           from events
-         where status = 'pending' and next_attempt_at <= app_now()
+         where status = 'pending' and not to_read and next_attempt_at <= app_now()
          order by next_attempt_at, id
          limit $1
            for update skip locked
@@ -76,18 +76,42 @@ async def take(conn: Connection, *, limit: int) -> list[PendingEvent]:
     return [PendingEvent(**row) for row in rows]
 
 
-async def retake(conn: Connection, event_id: int) -> PendingEvent | None:
-    """Locks one event until the transaction ends, if it is still pending."""
+async def set_aside(conn: Connection, event_ids: Sequence[int]) -> None:
+    """What these events refer to must be read before they can be applied."""
+    await conn.execute(
+        "update events set to_read = true where id = any($1::bigint[]) and status = 'pending'",
+        event_ids,
+    )
+
+
+async def take_to_read(conn: Connection, *, lease: timedelta) -> PendingEvent | None:
+    """The next event that must be read for; nobody else is given it before the lease ends."""
     row = await conn.fetchrow(
         """
-        select id, dedupe_key, kind, body, occurred_at, received_at, attempts
-          from events
-         where id = $1 and status = 'pending'
-           for update
+        with next as materialized (
+            select id from events
+             where status = 'pending' and to_read and next_attempt_at <= app_now()
+             order by next_attempt_at, id
+             limit 1
+               for update skip locked
+        )
+        update events as e
+           set next_attempt_at = app_clock() + $1
+          from next
+         where e.id = next.id
+        returning e.id, dedupe_key, kind, body, occurred_at, received_at, attempts
         """,
-        event_id,
+        lease,
     )
     return None if row is None else PendingEvent(**row)
+
+
+async def retake(conn: Connection, event_id: int) -> bool:
+    """Locks one event until the transaction ends; False if it is not pending any more."""
+    found = await conn.fetchval(
+        "select id from events where id = $1 and status = 'pending' for update", event_id
+    )
+    return found is not None
 
 
 async def finish(conn: Connection, outcomes: Sequence[tuple[int, EventStatus, str]]) -> None:
@@ -105,21 +129,17 @@ async def finish(conn: Connection, outcomes: Sequence[tuple[int, EventStatus, st
     )
 
 
-async def defer(
-    conn: Connection, event_id: int, *, delay: timedelta, reason: str | None, attempt: bool
-) -> None:
-    """Leaves the event pending until the delay is over; `attempt` counts it as a try."""
+async def defer(conn: Connection, event_id: int, *, delay: timedelta, reason: str) -> None:
+    """Leaves the event pending until the delay is over, and counts a try."""
     await conn.execute(
         """
         update events
-           set next_attempt_at = app_clock() + $2, reason = coalesce($3, reason),
-               attempts = attempts + $4::int
+           set next_attempt_at = app_clock() + $2, reason = $3, attempts = attempts + 1
          where id = $1 and status = 'pending'
         """,
         event_id,
         delay,
         reason,
-        int(attempt),
     )
 
 
@@ -128,7 +148,8 @@ async def replay(conn: Connection, event_id: int) -> bool:
     found = await conn.fetchval(
         """
         update events
-           set status = 'pending', reason = null, attempts = 0, next_attempt_at = app_clock()
+           set status = 'pending', reason = null, attempts = 0, to_read = false,
+               next_attempt_at = app_clock()
          where id = $1 and status <> 'pending'
         returning id
         """,

@@ -1,8 +1,7 @@
 """Patch sessions: decided about under a row lock, in a short transaction; and looked at."""
 
 from collections.abc import Iterable, Sequence
-
-import asyncpg
+from dataclasses import astuple
 
 from app.db.connect import Connection
 from app.machine import Move, Status
@@ -31,7 +30,9 @@ async def lock(
     )
     rows = await conn.fetch(
         """
-        select * from patch_sessions
+        select workspace, sc_id, status, decided_at, heard_at, title, app_url, description,
+               claim_generation > 0 as worked
+          from patch_sessions
          where (workspace, sc_id) in (select * from unnest($1::text[], $2::bigint[]))
          order by id
            for update
@@ -39,7 +40,10 @@ async def lock(
         workspaces,
         sc_ids,
     )
-    return {(row["workspace"], row["sc_id"]): _session(row) for row in rows}
+    return {
+        (row["workspace"], row["sc_id"]): Session(**{**row, "status": Status(row["status"])})
+        for row in rows
+    }
 
 
 async def add(conn: Connection, session: Session) -> int:
@@ -56,20 +60,24 @@ async def add(conn: Connection, session: Session) -> int:
     return session_id
 
 
-async def save(conn: Connection, session: Session) -> int:
-    """Writes what was decided about a locked session, and gives its id."""
+async def save(conn: Connection, session: Session, *, moved: bool) -> int:
+    """Writes what was decided about a locked session, and gives its id.
+
+    One that moved has fresh budgets, and is due at once.
+    """
     session_id: int = await conn.fetchval(
         """
         update patch_sessions
            set status = $3, decided_at = $4, heard_at = $5, title = $6, app_url = $7,
                description = $8, updated_at = app_clock(),
-               attempts = case when status = $3 then attempts else 0 end,
-               crashes = case when status = $3 then crashes else 0 end,
-               next_attempt_at = case when status = $3 then next_attempt_at else app_clock() end
+               attempts = case when $9 then 0 else attempts end,
+               crashes = case when $9 then 0 else crashes end,
+               next_attempt_at = case when $9 then app_clock() else next_attempt_at end
          where workspace = $1 and sc_id = $2
         returning id
         """,
         *_values(session),
+        moved,
     )
     return session_id
 
@@ -134,20 +142,38 @@ async def remark(conn: Connection, session_id: int, remarks: Sequence[Remark]) -
     """Adds to the conversation; of two versions of one comment, the newer one's text stays."""
     await conn.executemany(
         """
-        insert into conversation as said (session_id, comment_id, author, text, said_at, as_of)
-        values ($1, $2, $3, $4, $5, $6)
+        insert into conversation as said
+            (session_id, comment_id, author, text, said_at, as_of, spoken)
+        values ($1, $2, $3, $4, $5, $6, $7)
         on conflict (session_id, comment_id) do update
            set text = case when excluded.as_of >= said.as_of then excluded.text else said.text end,
                author = case when excluded.said_at < said.said_at
                              then excluded.author else said.author end,
                as_of = greatest(said.as_of, excluded.as_of),
-               said_at = least(said.said_at, excluded.said_at)
+               said_at = least(said.said_at, excluded.said_at),
+               spoken = said.spoken or excluded.spoken
         """,
-        [
-            (session_id, entry.comment_id, entry.author, entry.text, entry.said_at, entry.as_of)
-            for entry in remarks
-        ],
+        [(session_id, *astuple(remark)) for remark in remarks],
     )
+
+
+async def spoken(
+    conn: Connection, workspace: str, sc_id: int, comment_ids: Sequence[int]
+) -> set[int]:
+    """Which of these comments have told the story's session their words already."""
+    rows = await conn.fetch(
+        """
+        select said.comment_id
+          from patch_sessions as session
+          join conversation as said on said.session_id = session.id
+         where session.workspace = $1 and session.sc_id = $2
+           and said.comment_id = any($3::bigint[]) and said.spoken
+        """,
+        workspace,
+        sc_id,
+        comment_ids,
+    )
+    return {row["comment_id"] for row in rows}
 
 
 async def forget_conversation(conn: Connection, session_id: int) -> None:
@@ -159,7 +185,7 @@ async def conversation(conn: Connection, session_id: int) -> list[Remark]:
     """What was said, oldest first, without what was deleted."""
     rows = await conn.fetch(
         """
-        select comment_id, author, text, said_at, as_of from conversation
+        select comment_id, author, text, said_at, as_of, spoken from conversation
          where session_id = $1 and text is not null
          order by said_at, comment_id
         """,
@@ -226,18 +252,4 @@ async def take_away(conn: Connection, session_id: int, *, actor: str) -> bool:
             actor,
         )
         is not None
-    )
-
-
-def _session(row: asyncpg.Record) -> Session:
-    return Session(
-        workspace=row["workspace"],
-        sc_id=row["sc_id"],
-        status=Status(row["status"]),
-        decided_at=row["decided_at"],
-        heard_at=row["heard_at"],
-        title=row["title"],
-        app_url=row["app_url"],
-        description=row["description"],
-        worked=row["claim_generation"] > 0,
     )

@@ -37,13 +37,17 @@ STATEMENTS = (
         reason text,
         attempts integer not null default 0,
         next_attempt_at timestamptz not null default app_now(),
+        to_read boolean not null default false,
         constraint events_are_recorded_once unique (source, dedupe_key),
         constraint events_status_is_known check
             (status in ('pending', 'applied', 'ignored', 'quarantined', 'failed')),
         constraint events_end_with_a_reason check (status = 'pending' or reason is not null)
     ) with (autovacuum_vacuum_scale_factor = 0.05)
     """,
-    "create index events_pending on events (next_attempt_at, id) where status = 'pending'",
+    # Two queues: what can be applied, and what needs the API first.
+    """
+    create index events_pending on events (to_read, next_attempt_at, id) where status = 'pending'
+    """,
     """
     create table facts (
         event_id bigint not null references events on delete cascade,
@@ -144,6 +148,7 @@ STATEMENTS = (
         text text,
         said_at timestamptz not null,
         as_of timestamptz not null,
+        spoken boolean not null default false,
         primary key (session_id, comment_id)
     )
     """,
