@@ -10,13 +10,14 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from _pytest.runner import runtestprotocol
 
 from app.db.connect import Connection, Database, Pool
 from app.embedded import postgres
 from app.migrate import migrate
 from tests.ladder import Ladder
 from tests.ladder import ladder as make_ladder
-from tests.pgbouncer import pgbouncer, through
+from tests.pgbouncer import Pooler, pgbouncer, through
 
 #: Tests want speed and lose nothing by a crash of the machine.
 FAST = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=300"
@@ -75,21 +76,42 @@ async def _admin(server: str, statement: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def pooler(server: str) -> Iterator[str | None]:
-    """Where PgBouncer listens, in transaction mode, when the tests are told to go through it."""
+def pooler(server: str) -> Iterator[Pooler | None]:
+    """PgBouncer in transaction mode, when the tests are told to go through it."""
     if os.environ.get("DRAFTGATE_TEST_PGBOUNCER") != "1":
         yield None
         return
-    with pgbouncer(server) as directory:
-        yield directory
+    with pgbouncer(server) as pooler:
+        poolers.append(pooler)
+        yield pooler
+
+
+#: The PgBouncer of this test process, if it has one.
+poolers: list[Pooler] = []
+
+
+def pytest_runtest_protocol(item: pytest.Function, nextitem: pytest.Item | None) -> bool | None:
+    """Runs a test again, once, if PgBouncer crashed under it; any other failure stands."""
+    if not poolers:
+        return None
+    crashes = poolers[0].crashes
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    if poolers[0].crashes > crashes and any(report.failed for report in reports):
+        item._initrequest()
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture
-def database(dsn: str, pooler: str | None) -> Database:
+def database(dsn: str, pooler: Pooler | None) -> Database:
     """The fresh database, as the service is told of it."""
     if pooler is None:
         return Database(dsn=dsn, listen_dsn=dsn)
-    return Database(dsn=through(pooler, dsn), listen_dsn=dsn, statement_cache_size=0)
+    return Database(dsn=through(pooler.directory, dsn), listen_dsn=dsn, statement_cache_size=0)
 
 
 @pytest.fixture
