@@ -24,11 +24,12 @@ class Engine:
     """Runs a worker's loops until it is told to stop.
 
     Attributes:
+        applier: made as soon as it is known who we are; None if we were told to stop before.
         stopping: set when nothing new is to be begun.
         slots: how many drafts are made at a time.
     """
 
-    applier: Applier
+    applier: Callable[[], Awaitable[Applier | None]]
     workshop: Workshop
     sender: Sender | None
     bell: Bell
@@ -39,8 +40,6 @@ class Engine:
     async def run(self) -> None:
         """Returns when all loops have come to rest; a loop that breaks ends them all."""
         ticks: list[Tick] = [
-            self.applier.tick,
-            self.applier.read_tick,
             self.workshop.expire_tick,
             self.workshop.watch_tick,
             self.workshop.clarify_tick,
@@ -50,6 +49,9 @@ class Engine:
             ticks += [self.sender.tick, self.sender.expire_tick]
         async with asyncio.TaskGroup() as loops:
             for tick in ticks:
+                loops.create_task(self._loop(tick))
+            applier = await self.applier()
+            for tick in [applier.tick, applier.read_tick] if applier else []:
                 loops.create_task(self._loop(tick))
 
     async def _loop(self, tick: Tick) -> None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from uuid import uuid4
 
 import structlog
@@ -27,7 +28,7 @@ from app.migrate import require_latest
 from app.outbox import Sender
 from app.record import Recorder
 from app.settings import Settings
-from app.shortcut.client import ShortcutClient
+from app.shortcut.client import Me, ShortcutClient
 from app.wake import Bell, wait
 from app.web import Server, create_app
 
@@ -35,7 +36,9 @@ from app.web import Server, create_app
 LAST_SECONDS = 10
 #: Signals that come closer together than this mean the same.
 SAME_SIGNAL_SECONDS = 1.0
-MEMBER_ID_PAUSE_SECONDS = 5
+ME_PAUSE_SECONDS = 5
+#: The workspace of deliveries that don't say theirs, where there is no API to ask.
+UNKNOWN_WORKSPACE = "shortcut"
 
 log = structlog.get_logger(__name__)
 
@@ -181,6 +184,7 @@ async def engine(
     heart.start()
     try:
         async with database.pool("endings") as endings, _shortcut(settings) as shortcut:
+            me = await _me(settings, shortcut)
             name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
             workshop = Workshop(
                 worker=name,
@@ -193,10 +197,9 @@ async def engine(
                 limits=_limits(settings),
                 cut_off=shutdown.cut_off,
             )
-            rules = await _rules(settings, shortcut, shutdown.stopping)
             sender = Sender(name=name, pool=pool, shortcut=shortcut) if shortcut else None
             yield Engine(
-                applier=Applier(pool, rules, settings.shortcut_workspace, shortcut, bell),
+                applier=partial(_applier, settings, shortcut, pool, bell, shutdown.stopping, me),
                 workshop=workshop,
                 sender=sender,
                 bell=bell,
@@ -244,33 +247,49 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-async def _rules(
-    settings: Settings, shortcut: ShortcutClient | None, stopping: asyncio.Event
-) -> Rules:
-    bot = settings.bot_member_id
-    if bot is None and shortcut is not None:
-        bot = await _own_member_id(shortcut, stopping)
+async def _applier(
+    settings: Settings,
+    shortcut: ShortcutClient | None,
+    pool: Pool,
+    bell: Bell,
+    stopping: asyncio.Event,
+    me: Me | None,
+) -> Applier | None:
+    """Waits for the API to say who we are; None when the process is told to stop before.
+
+    Without knowing it our own comments would come back as somebody's.
+    """
+    while me is None:
+        await wait(stopping, seconds=ME_PAUSE_SECONDS)
+        if stopping.is_set():
+            return None
+        me = await _me(settings, shortcut)
+    return Applier(pool, _rules(settings, me), me.workspace_id, shortcut, bell)
+
+
+async def _me(settings: Settings, shortcut: ShortcutClient | None) -> Me | None:
+    """Who we are, by the settings, else by the API; None while it is away."""
+    member_id, workspace_id = settings.bot_member_id, settings.shortcut_workspace
+    if shortcut is None:
+        return Me(member_id=member_id, workspace_id=workspace_id or UNKNOWN_WORKSPACE)
+    if member_id and workspace_id:
+        return Me(member_id=member_id, workspace_id=workspace_id)
+    try:
+        said = await shortcut.me()
+    except ShortcutUnavailable as error:
+        log.warning("shortcut.unavailable", error=str(error), waiting_for="who we are")
+        return None
+    except ShortcutError as error:
+        raise DraftgateError(f"the API does not say who we are: {error}") from None
+    return Me(member_id=member_id or said.member_id, workspace_id=workspace_id or said.workspace_id)
+
+
+def _rules(settings: Settings, me: Me) -> Rules:
     return Rules(
         label=settings.trigger_label or None,
         owner=settings.trigger_owner,
         state=settings.trigger_state,
         assigned=settings.trigger_assigned,
         mentioned=settings.trigger_mentioned,
-        bot=bot,
+        bot=me.member_id,
     )
-
-
-async def _own_member_id(shortcut: ShortcutClient, stopping: asyncio.Event) -> str | None:
-    """Who we are; without knowing it our own comments would come back as somebody's.
-
-    None when the process is told to stop before the API says it.
-    """
-    while not stopping.is_set():
-        try:
-            return await shortcut.member_id()
-        except ShortcutUnavailable as error:
-            log.warning("shortcut.unavailable", error=str(error), waiting_for="our member id")
-            await wait(stopping, seconds=MEMBER_ID_PAUSE_SECONDS)
-        except ShortcutError as error:
-            raise DraftgateError(f"the API does not say who we are: {error}") from None
-    return None

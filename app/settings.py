@@ -51,8 +51,10 @@ class Settings(BaseSettings):
         (),
         description="Webhook secrets, comma separated, 16 bytes or more each; several to rotate",
     )
-    shortcut_workspace: str = Field(
-        "shortcut", min_length=1, description="Workspace of v1 deliveries, which do not name it"
+    shortcut_workspace: str | None = Field(
+        None,
+        description="Id of the workspace, which v1 deliveries do not say. Unset: asked from the API"
+        " at start",
     )
     shortcut_api_url: str = Field(
         "https://api.app.shortcut.com/api/v3", description="Base of the REST API, version 3"
@@ -129,6 +131,7 @@ class Settings(BaseSettings):
         "database_url",
         "listen_database_url",
         "shortcut_api_token",
+        "shortcut_workspace",
         "bot_member_id",
         "trigger_owner",
         "trigger_state",

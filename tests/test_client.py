@@ -12,7 +12,7 @@ from email.utils import format_datetime
 import pytest
 
 from app.errors import SettingsError, ShortcutError, ShortcutRefused, ShortcutUnavailable
-from app.shortcut.client import ShortcutClient, retry_after_seconds, sendable
+from app.shortcut.client import Me, ShortcutClient, retry_after_seconds, sendable
 
 TOKEN = "0f5d2c1e-made-up-token"
 
@@ -323,6 +323,10 @@ def test_a_date_to_come_is_the_time_until_then() -> None:
     assert retry_after_seconds(in_a_minute) == pytest.approx(60, abs=5)
 
 
+#: As the API says who asks it.
+ME = {"id": "member", "workspace2": {"id": "workspace", "url_slug": "acme"}}
+
+
 async def test_a_connection_that_never_was_is_certain() -> None:
     """A POST that could not connect was not carried out."""
     async with api(never) as server:
@@ -336,11 +340,11 @@ async def test_a_connection_that_never_was_is_certain() -> None:
 
 async def test_the_environment_says_nothing_about_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy in the environment does not see the token."""
-    async with api(says([])) as proxy, api(says({"id": "member"})) as server:
+    async with api(says([])) as proxy, api(says(ME)) as server:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
         async with ShortcutClient(server.url, TOKEN) as client:
-            assert await client.member_id() == "member"
+            assert await client.me() == Me(member_id="member", workspace_id="workspace")
 
     assert proxy.requests == []
 

@@ -1,6 +1,7 @@
 """The whole, as real processes: receivers behind nginx, a worker, a simulated Shortcut."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -12,7 +13,8 @@ import pytest
 
 from app.cli.trial import SAMPLE_DRAFTER, listen
 from app.db import look
-from app.simulator.records import PEOPLE
+from app.simulator.faults import Fault
+from app.simulator.records import PEOPLE, WORKSPACE_ID
 from tests import shapes
 from tests.locks import until
 from tests.stack import Stack, stack
@@ -51,10 +53,47 @@ def at_rest(conn, *, drafted: int):
     return rests
 
 
+def drafted(conn):
+    """Asks whether any session is drafted."""
+    return lambda: conn.fetchval(
+        "select exists (select from patch_sessions where status = 'drafted')"
+    )
+
+
 def is_drafting(conn):
     """Asks whether a worker owns a session."""
     owned = "select exists (select from patch_sessions where status = 'drafting')"
     return lambda: conn.fetchval(owned)
+
+
+async def test_a_worker_works_while_nobody_says_who_we_are(it, ladder):
+    """The API does not say who we are: events wait for it, and nothing else does."""
+    it.simulation.faults.pending.append(Fault(path="/member", times=10_000))
+    it.settings["DRAFTGATE_SHORTCUT_WORKSPACE"] = "shortcut"
+    await it.receiver()
+    await ladder.clarified(story(it))
+    await ladder.record(shapes.labelled(2))
+
+    await it.worker()
+
+    await until(drafted(ladder.conn))
+    assert await ladder.conn.fetchval("select count(*) from patch_sessions") == 1
+    it.simulation.faults.clear()
+    await until(at_rest(ladder.conn, drafted=1))
+
+
+async def test_both_versions_tell_of_one_story(it, ladder):
+    """A story that version 1 and an agent's delivery tell of has one session."""
+    sc_id = it.simulation.workspace.create_story(PEOPLE[0], {"name": "Export"}).id
+    told = json.loads(shapes.triggered("assigned", sc_id, minute=2, comment=0))
+    told["workspace2"] = {"id": WORKSPACE_ID, "url_slug": "acme"}
+    await it.receiver()
+    await ladder.record(shapes.labelled(sc_id), json.dumps(told).encode())
+
+    await it.worker()
+
+    await until(at_rest(ladder.conn, drafted=1))
+    assert await ladder.conn.fetch("select workspace from patch_sessions") == [(WORKSPACE_ID,)]
 
 
 async def test_copies_through_nginx_are_one_draft(it, conn, require_tool):

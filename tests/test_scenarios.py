@@ -414,8 +414,9 @@ async def test_loops_outlive_an_outage(ladder, proxy, database):
     proxy.refuse()
     async with workshop(proxy.through(database), Drafts()) as worker:
         bell, stopping = worker.bell, asyncio.Event()
+        applier = Applier(worker.pool, RULES, "shortcut", None, bell)
         engine = Engine(
-            applier=Applier(worker.pool, RULES, "shortcut", None, bell),
+            applier=lambda: asyncio.sleep(0, applier),
             workshop=worker,
             sender=None,
             bell=bell,

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -32,6 +33,18 @@ _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
 # With each of these the request never left; after any other failure it may have arrived.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _LATER = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Me:
+    """Who we are: a member of a workspace. v2 deliveries carry the same ids.
+
+    Attributes:
+        member_id: None where there is neither a token nor a setting to know it by.
+    """
+
+    member_id: str | None
+    workspace_id: str
 
 
 class ShortcutClient:
@@ -133,9 +146,13 @@ class ShortcutClient:
         answer = await self._ask("POST", f"/stories/{sc_id}/comments", comment)
         return _comment_id(mapping(answer), uncertain=True)
 
-    async def member_id(self) -> str:
-        """The id of the member whose token this is."""
-        return _required(mapping(await self._ask("GET", "/member")).get("id"), "member")
+    async def me(self) -> Me:
+        """Whose token this is."""
+        found = mapping(await self._ask("GET", "/member"))
+        return Me(
+            member_id=_required(found.get("id"), "member"),
+            workspace_id=_required(mapping(found.get("workspace2")).get("id"), "workspace"),
+        )
 
     async def _find(self, path: str) -> dict[str, object] | None:
         try:
