@@ -1,10 +1,12 @@
 """From recorded events to moves: each with an outcome and a reason; none holds others up."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.apply import Applier
 from app.db import events, sessions
@@ -180,6 +182,34 @@ async def test_an_error_of_ours_ends_after_its_tries(ladder):
     await ladder.applier.tick()
 
     assert (await outcome(ladder))[0] == "applied"
+
+
+async def test_a_column_that_is_added_is_not_noticed(ladder):
+    """A migration that adds to a table under a worker that runs costs it nothing."""
+    await ladder.deliver(shapes.labelled(1))
+    await ladder.conn.execute("alter table patch_sessions add column later integer")
+    await ladder.record(shapes.archived(1, minute=2))
+
+    assert await ladder.applier.tick()
+
+    assert (await ladder.session())["status"] == "closed"
+
+
+async def test_a_migration_under_a_worker_costs_a_try(ladder):
+    """Statements prepared for another schema are no event's fault, and are tried again."""
+    await ladder.deliver(shapes.labelled(1))
+    await ladder.conn.execute("alter table patch_sessions alter column title type varchar")
+    await ladder.record(shapes.archived(1, minute=2))
+
+    async def applied() -> bool:
+        with suppress(DATABASE_ERRORS):
+            await ladder.applier.tick()
+        return (await ladder.session())["status"] == "closed"
+
+    with capture_logs() as lines:
+        await until(applied)
+
+    assert lines == []
 
 
 async def test_two_appliers_pass_by_each_others_events(ladder, connect):

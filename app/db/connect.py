@@ -30,6 +30,8 @@ DATABASE_ERRORS = (
     asyncpg.OperatorInterventionError,
     asyncpg.PostgresSystemError,
     asyncpg.InternalServerError,
+    # A statement that was prepared before a migration.
+    asyncpg.InvalidCachedStatementError,
     asyncpg.InterfaceError,
     # A connection that the server ends at the very moment at which a statement is begun.
     asyncpg.InternalClientError,
