@@ -17,12 +17,14 @@ def router(pool: Pool, draining: Callable[[], bool]) -> APIRouter:
     """`/livez` and `/readyz`, for GET and HEAD."""
     routes = APIRouter(tags=["health"])
 
-    @routes.api_route("/livez", methods=["GET", "HEAD"], operation_id="livez")
+    @routes.head("/livez", include_in_schema=False)
+    @routes.get("/livez", operation_id="livez")
     async def livez() -> dict[str, str]:
         """The process runs and its event loop turns."""
         return {"status": "alive"}
 
-    @routes.api_route("/readyz", methods=["GET", "HEAD"], operation_id="readyz")
+    @routes.head("/readyz", include_in_schema=False)
+    @routes.get("/readyz", operation_id="readyz")
     async def readyz() -> JSONResponse:
         """Database reachable, schema current, not shutting down; else 503 with what is wrong."""
         fault = "shutting down" if draining() else await _fault(pool)

@@ -1,11 +1,16 @@
 """Errors as problem JSON (RFC 9457): a status, a code to act on, a sentence to read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from http import HTTPStatus
+from typing import Any
 
 from fastapi.responses import JSONResponse
 
+from app.body import Send
 from app.errors import Rejected
+
+#: The rest of a body that was not read must not be taken for the next request.
+_CLOSING = frozenset({"body-too-slow", "body-too-large", "upgrade-unsupported"})
 
 
 def problem(rejected: Rejected, *, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -22,3 +27,19 @@ def problem(rejected: Rejected, *, headers: Mapping[str, str] | None = None) -> 
         headers=headers,
         media_type="application/problem+json",
     )
+
+
+async def refuse(send: Send, rejected: Rejected) -> None:
+    """Answers outside FastAPI that a request is refused."""
+    headers: dict[str, str] = {}
+    if rejected.status == 503:
+        headers["Retry-After"] = "1"
+    if rejected.status == 405:
+        headers["Allow"] = "POST"
+    if rejected.code in _CLOSING:
+        headers["Connection"] = "close"
+    await problem(rejected, headers=headers)({"type": "http"}, _never, send)
+
+
+async def _never() -> MutableMapping[str, Any]:
+    return {"type": "http.disconnect"}

@@ -15,6 +15,7 @@ from pydantic_settings import (
 )
 
 from app.errors import SettingsError
+from app.forwarded import Proxies
 
 PREFIX = "DRAFTGATE_"
 MIN_SECRET_BYTES = 16
@@ -108,7 +109,7 @@ class Settings(BaseSettings):
 
     # The door
     body_limit_bytes: Annotated[int, Field(ge=1024)] = Field(
-        2 * 1024 * 1024, description="Largest delivery"
+        2 * 1024 * 1024, description="Largest body of a request"
     )
     body_timeout_seconds: Seconds = Field(30, description="Longest that a body may take to arrive")
     commit_timeout_seconds: Seconds = Field(
@@ -116,6 +117,16 @@ class Settings(BaseSettings):
     )
     queue_limit: Annotated[int, Field(ge=1)] = Field(
         2000, description="Deliveries that may wait for a commit before the answer is 503"
+    )
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Proxies whose `X-Forwarded-For` counts, comma separated: addresses, networks,"
+        " `unix`",
+    )
+    root_path: str = Field(
+        "",
+        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
+        description="Path that a proxy serves this under, as `/draftgate`; cut off by it or not",
     )
 
     # The process
@@ -164,6 +175,17 @@ class Settings(BaseSettings):
     def _split_names(cls, value: Any) -> Any:
         return _split(value, "a name is empty") if isinstance(value, str) else value
 
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _split_proxies(cls, value: Any) -> Any:
+        return _split(value, "an address is empty") if isinstance(value, str) else value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _known_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        Proxies(value)
+        return value
+
     @model_validator(mode="after")
     def _heartbeat_within_a_third(self) -> Self:
         if self.heartbeat_seconds is not None and self.heartbeat_seconds > self.lease_seconds / 3:
@@ -181,6 +203,10 @@ class Settings(BaseSettings):
     @property
     def secrets(self) -> tuple[bytes, ...]:
         return tuple(s.get_secret_value().encode() for s in self.shortcut_secrets)
+
+    @property
+    def proxies(self) -> Proxies:
+        return Proxies(self.trusted_proxies)
 
     @classmethod
     def settings_customise_sources(

@@ -11,6 +11,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from app import health
+from app.body import App, BodyReader
+from app.bounds import Bounds
 from app.db.connect import Pool
 from app.errors import Rejected
 from app.problems import problem
@@ -28,7 +30,7 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
-        app: Door | FastAPI,
+        app: App,
         *,
         graceful_timeout_seconds: float,
         lifespan: Literal["on", "off"] = "off",
@@ -55,20 +57,25 @@ class Server(uvicorn.Server):
 
 def create_app(
     settings: Settings, *, pool: Pool, recorder: Recorder | None, draining: Callable[[], bool]
-) -> Door | FastAPI:
+) -> App:
     """The whole application; without a recorder this process receives no deliveries."""
     api = FastAPI(title="Draftgate", version=VERSION, redirect_slashes=False)
     api.include_router(health.router(pool, draining))
     api.add_exception_handler(HTTPException, _http_problem)
     api.add_exception_handler(RequestValidationError, _validation_problem)
+    bodies = BodyReader(
+        limit_bytes=settings.body_limit_bytes, timeout_seconds=settings.body_timeout_seconds
+    )
+    bounded = Bounds(api, bodies, root_path=settings.root_path)
     if recorder is None:
-        return api
+        return bounded
     return Door(
-        api,
+        bounded,
         recorder,
+        bodies,
         secrets={"shortcut": settings.secrets},
-        body_limit_bytes=settings.body_limit_bytes,
-        body_timeout_seconds=settings.body_timeout_seconds,
+        root_path=settings.root_path,
+        proxies=settings.proxies,
     )
 
 

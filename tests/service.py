@@ -11,8 +11,8 @@ from typing import Literal
 import httpx
 from structlog.testing import capture_logs
 
+from app.body import App, Receive, Scope, Send
 from app.db.connect import Database
-from app.receive import App, Receive, Scope, Send
 from app.record import Recorder
 from app.settings import Settings
 from app.shortcut.signature import sign

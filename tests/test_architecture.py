@@ -13,7 +13,7 @@ FILES = sorted(path for path in APP.rglob("*.py"))
 #: A module imports only from layers before its own, and within a package from its neighbours.
 LAYERS = (
     ("app.errors",),
-    ("app.outage",),
+    ("app.outage", "app.forwarded"),
     ("app.machine",),
     ("app.model",),
     ("app.settings",),
@@ -31,8 +31,9 @@ LAYERS = (
     ("app.shortcut.client",),
     ("app.drafters",),
     ("app.record",),
+    ("app.body",),
     ("app.problems",),
-    ("app.receive",),
+    ("app.receive", "app.bounds"),
     ("app.claims",),
     ("app.apply", "app.draft", "app.outbox"),
     ("app.engine",),
@@ -47,6 +48,7 @@ LAYERS = (
 )
 PURE = (
     "app.errors",
+    "app.forwarded",
     "app.machine",
     "app.model",
     "app.shortcut.values",

@@ -138,7 +138,7 @@ async def test_no_variable_switches_the_signature_off(database, conn, tmp_path):
         it.settings |= {name: "1" for name in switches} | {"ENV": "dev", "DRAFTGATE_ENV": "dev"}
         await it.receiver()
         port = it.trial.service.getsockname()[1]
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             url = f"http://127.0.0.1:{port}/webhooks/shortcut"
             answers = [
                 await client.post(url, content=BODY, headers=headers)

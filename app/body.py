@@ -1,0 +1,65 @@
+"""Bodies of requests, whole or not at all: no more bytes, and no more time, than the limits."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from app.errors import Rejected
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Gone(Exception):
+    """The client went away before its request was whole; there is nobody to answer."""
+
+
+class BodyReader:
+    """Reads bodies up to a size and a time."""
+
+    def __init__(self, *, limit_bytes: int, timeout_seconds: float) -> None:
+        self._limit_bytes = limit_bytes
+        self._timeout_seconds = timeout_seconds
+
+    async def read(self, headers: Headers, receive: Receive) -> bytes:
+        """The whole body.
+
+        Raises Rejected when it is too large, before any of it is read where its length was
+        announced, or too slow; Gone when the client does not finish it.
+        """
+        if any(name == b"content-length" and self._too_large(size) for name, size in headers):
+            raise self._oversized()
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._read_all(receive)
+        except TimeoutError:
+            raise Rejected(408, "body-too-slow", "The body took too long to arrive.") from None
+
+    def _too_large(self, length: bytes) -> bool:
+        # The server has parsed the header already; a number too long to parse is too large.
+        digits = length.strip()
+        return digits.isdigit() and (len(digits) > 18 or int(digits) > self._limit_bytes)
+
+    def _oversized(self) -> Rejected:
+        return Rejected(
+            413, "body-too-large", f"A body may have at most {self._limit_bytes} bytes."
+        )
+
+    async def _read_all(self, receive: Receive) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size > self._limit_bytes:
+                raise self._oversized()
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
