@@ -17,6 +17,7 @@ import structlog
 
 from app.apply import Applier
 from app.claims import Heart
+from app.connection import Lobby
 from app.db.connect import DATABASE_ERRORS, Database, Pool, reason, take
 from app.decide import Rules
 from app.draft import Limits, Workshop
@@ -153,7 +154,8 @@ async def _serve_http(
         await shutdown.stopping.wait()
         return
     app = create_app(settings, pool=pool, recorder=recorder, draining=shutdown.stopping.is_set)
-    server = Server(app, graceful_timeout_seconds=settings.shutdown_grace_seconds)
+    lobby = Lobby(timeout_seconds=settings.header_timeout_seconds, most=settings.connection_limit)
+    server = Server(app, graceful_timeout_seconds=settings.shutdown_grace_seconds, lobby=lobby)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.serve(sockets=list(sockets)))
         await shutdown.stopping.wait()

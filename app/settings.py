@@ -111,6 +111,12 @@ class Settings(BaseSettings):
     body_limit_bytes: Annotated[int, Field(ge=1024)] = Field(
         2 * 1024 * 1024, description="Largest body of a request"
     )
+    header_timeout_seconds: Seconds = Field(
+        10, description="Longest that a new connection, or a request's headers, may take"
+    )
+    connection_limit: Annotated[int, Field(ge=1)] = Field(
+        5000, description="Connections per process; one more ends the longest idle new one"
+    )
     body_timeout_seconds: Seconds = Field(30, description="Longest that a body may take to arrive")
     commit_timeout_seconds: Seconds = Field(
         10, description="Longest wait for the commit before the answer is 503"

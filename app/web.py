@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import uvicorn
@@ -13,6 +14,7 @@ from starlette.exceptions import HTTPException
 from app import health
 from app.body import App, BodyReader
 from app.bounds import Bounds
+from app.connection import Connection, Lobby
 from app.db.connect import Pool
 from app.errors import Rejected
 from app.problems import problem
@@ -26,19 +28,24 @@ KEEP_ALIVE_SECONDS = 75
 
 
 class Server(uvicorn.Server):
-    """uvicorn without signal handlers of its own: the whole process is stopped, not just HTTP."""
+    """uvicorn without signal handlers of its own: the whole process is stopped, not just HTTP.
+
+    With a lobby, connections that bring no request do not stay.
+    """
 
     def __init__(
         self,
         app: App,
         *,
         graceful_timeout_seconds: float,
+        lobby: Lobby | None = None,
         lifespan: Literal["on", "off"] = "off",
     ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                # All that is asked of the protocol's class is to be called.
+                http=partial(Connection, lobby) if lobby else "httptools",  # type: ignore[arg-type]
                 ws="none",
                 lifespan=lifespan,
                 log_config=None,

@@ -12,6 +12,7 @@ import httpx
 from structlog.testing import capture_logs
 
 from app.body import App, Receive, Scope, Send
+from app.connection import Lobby
 from app.db.connect import Database
 from app.record import Recorder
 from app.settings import Settings
@@ -125,8 +126,14 @@ async def receiver(
         async with database.pool("test") as pool, asyncio.TaskGroup() as tasks:
             app = create_app(settings, pool=pool, recorder=recorder, draining=lambda: False)
             watched = Watched(app)
-            server = Server(watched, graceful_timeout_seconds=5)
-            server.config.http = parser
+            lobby = Lobby(
+                timeout_seconds=settings.header_timeout_seconds, most=settings.connection_limit
+            )
+            server = Server(
+                watched, graceful_timeout_seconds=5, lobby=lobby if parser == "httptools" else None
+            )
+            if parser == "h11":
+                server.config.http = parser
             recording = tasks.create_task(recorder.run())
             serving = tasks.create_task(server.serve(sockets=[listener]))
             base = f"http://127.0.0.1:{port}"

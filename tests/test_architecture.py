@@ -33,6 +33,7 @@ LAYERS = (
     ("app.record",),
     ("app.body",),
     ("app.problems",),
+    ("app.connection",),
     ("app.receive", "app.bounds"),
     ("app.claims",),
     ("app.apply", "app.draft", "app.outbox"),

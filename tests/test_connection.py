@@ -1,0 +1,216 @@
+"""Connections that bring no request, or bring it slowly, or bring too much of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from app.shortcut.signature import sign
+from tests import shapes
+from tests.locks import until
+from tests.service import SECRET, receiver
+
+BODY = shapes.labelled(1)
+SLOW_HEAD = b"POST /webhooks/shortcut HTTP/1.1\r\nHost: x\r\n"
+LIVE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def request(body=BODY, *headers):
+    """A signed delivery as bytes."""
+    signature = sign(SECRET.encode(), body)
+    lines = (
+        "POST /webhooks/shortcut HTTP/1.1",
+        "Host: x",
+        f"Payload-Signature: {signature}",
+        f"Content-Length: {len(body)}",
+        *headers,
+    )
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@asynccontextmanager
+async def connected(service) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """One connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def answer(reader):
+    """The status of the next answer, whose body is read too."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
+    await reader.readexactly(int(length))
+    return int(head.split()[1])
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"\r\n\r\n"], ids=["nothing", "line", "lines"])
+async def test_a_connection_that_brings_no_request_is_closed(database, sent):
+    """Whoever only connects, or sends empty lines, is not told anything and has to go."""
+    async with receiver(database, header_timeout_seconds=0.2) as service:
+        assert await service.raw(sent) == b""
+
+
+async def test_headers_that_arrive_too_slowly_are_a_408(database):
+    """However often another header arrives, all of them together have one deadline."""
+    async with (
+        receiver(database, header_timeout_seconds=0.3) as service,
+        connected(service) as (reader, writer),
+    ):
+        writer.write(SLOW_HEAD)
+        answering = asyncio.create_task(answer(reader))
+
+        async def is_refused() -> bool:
+            writer.write(b"X-More: 1\r\n")
+            await asyncio.wait([answering], timeout=0.05)
+            return answering.done()
+
+        await until(is_refused)
+
+        assert (answering.result(), await reader.read()) == (408, b"")
+
+
+async def test_a_second_request_has_a_deadline_of_its_own(database):
+    """On a connection that has served a request, the next one's headers must arrive in time too."""
+    async with (
+        receiver(database, header_timeout_seconds=0.3) as service,
+        connected(service) as (reader, writer),
+    ):
+        writer.write(LIVE)
+        assert await answer(reader) == 200
+        writer.write(SLOW_HEAD)
+
+        assert await answer(reader) == 408
+
+
+async def test_an_idle_connection_that_has_been_used_may_stay(database):
+    """The deadline is for heads: a connection that a proxy keeps open is used again after it."""
+    async with (
+        receiver(database, header_timeout_seconds=0.1) as service,
+        connected(service) as (reader, writer),
+        connected(service) as (unused, _),
+    ):
+        writer.write(LIVE)
+        assert await answer(reader) == 200
+        assert await unused.read() == b""  # Its deadline began later, and is over.
+
+        writer.write(request())
+
+        assert await answer(reader) == 200
+
+
+async def test_a_body_that_nobody_reads_has_a_deadline(database):
+    """What goes on arriving after the answer does not keep a connection open."""
+    head = b"GET /webhooks/shortcut HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+    async with (
+        receiver(database, header_timeout_seconds=0.3) as service,
+        connected(service) as (reader, writer),
+    ):
+        writer.write(head)
+        assert await answer(reader) == 405
+        writer.write(b"some more")
+
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize("pieces", [1, 2])
+async def test_headers_that_are_too_large_are_a_431(database, conn, count, pieces):
+    """One header of 200 kB or 200 of 1 kB, at once or in pieces: refused, and nothing is stored."""
+    more = [f"X-{number}: {'a' * (200_000 // count)}" for number in range(count)]
+    whole = request(BODY, *more)
+    size = -(-len(whole) // pieces)
+    async with receiver(database) as service, connected(service) as (reader, writer):
+        for start in range(0, len(whole), size):
+            writer.write(whole[start : start + size])
+            await asyncio.sleep(0)
+        status = await answer(reader)
+
+    assert status == 431
+    assert await conn.fetchval("select count(*) from events") == 0
+
+
+async def test_headers_without_an_end_are_a_431(database):
+    """A header that never ends is refused long before its deadline."""
+    async with (
+        receiver(database) as service,
+        connected(service) as (reader, writer),
+    ):
+        writer.write(SLOW_HEAD + b"X-Endless: ")
+        answering = asyncio.create_task(answer(reader))
+
+        async def is_refused() -> bool:
+            writer.write(b"a" * 10_000)
+            await asyncio.sleep(0)
+            return answering.done()
+
+        await until(is_refused)
+        assert answering.result() == 431
+
+
+async def test_headers_that_are_just_not_too_large_are_taken(database):
+    """A cookie jar of 60 kB is unusual, and no reason to lose a delivery."""
+    async with receiver(database) as service:
+        got = await service.raw(request(BODY, f"X-Large: {'a' * 60_000}", "Connection: close"))
+
+    assert got.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_large_body_before_the_next_head_is_not_taken_for_one(database):
+    """Pipelined: what ends a large body and begins the next head counts as neither's headers."""
+    large = request(b'{"type":"validation"}' + b" " * 200_000)
+    both = large + request()
+    async with (
+        receiver(database, header_timeout_seconds=5) as service,
+        connected(service) as (reader, writer),
+    ):
+        writer.write(both[: len(large) + 20])
+        assert await answer(reader) == 200
+        writer.write(both[len(large) + 20 : len(large) + 40])
+        writer.write(both[len(large) + 40 :])
+
+        assert await answer(reader) == 200
+
+
+async def test_pipelined_deliveries_are_answered_in_order(database):
+    """Two deliveries and what is no HTTP, in one piece: 200, 200 a duplicate, 400 and the end."""
+    async with receiver(database) as service, connected(service) as (reader, writer):
+        writer.write(request() + request(b"{"))
+        first, second = await answer(reader), await answer(reader)
+        writer.write(b"what is this\r\n\r\n")
+        third = await answer(reader)
+
+        assert (first, second, third) == (200, 400, 400)
+        assert await reader.read() == b""
+
+
+async def test_who_waits_to_be_told_to_continue_is_told(database):
+    """`Expect: 100-continue`: the body is asked for, and then has its own time."""
+    whole = request(BODY, "Expect: 100-continue")
+    async with (
+        receiver(database, header_timeout_seconds=0.1) as service,
+        connected(service) as (reader, writer),
+        connected(service) as (unused, _),
+    ):
+        writer.write(whole[: -len(BODY)])
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await unused.read() == b""  # The deadline for heads is over.
+        writer.write(BODY)
+
+        assert await answer(reader) == 200
+
+
+async def test_who_only_holds_a_place_makes_room(database):
+    """With every place taken by connections that send nothing, a delivery is answered."""
+    async with (
+        receiver(database, connection_limit=10) as service,
+        AsyncExitStack() as held,
+    ):
+        idle = [await held.enter_async_context(connected(service)) for _ in range(30)]
+
+        assert (await service.post(BODY)).status_code == 200
+        ended = [reader for reader, _ in idle if reader.at_eof() or reader.exception()]
+        assert len(ended) >= 20
