@@ -26,6 +26,7 @@ LONGEST_SECONDS = 180
 RED = 1
 
 GATE, SESSIONS, EVENTS = "app/db/gate.py", "app/db/sessions.py", "app/db/events.py"
+OPERATE = "tests/test_operate.py"
 OUTBOX, CLAIMS, DRAFT = "app/db/outbox.py", "app/claims.py", "app/draft.py"
 BEAT_FENCE = "where id = $1 and claim_generation = $2 and status in ('asking', 'drafting')"
 
@@ -461,6 +462,53 @@ MUTANTS = (
         old="where status = 'sending' and claim_expires_at <= app_now()",
         new="where status = 'sending'",
         tests="tests/test_outbox.py live_sender",
+    ),
+    # --- the operator
+    Mutant(
+        guard="status when an operator closes",
+        file=SESSIONS,
+        old="                 where id = $1 and status <> 'closed'",
+        new="                 where id = $1",
+        tests=f"{OPERATE} machine_says",
+    ),
+    Mutant(
+        guard="the generation grows when an operator closes",
+        file=SESSIONS,
+        old="                       claim_generation = claim_generation + 1,\n"
+        "                       decided_at",
+        new="                       decided_at",
+        tests=f"{OPERATE} machine_says",
+    ),
+    Mutant(
+        guard="what came before an operator's closing is decided",
+        file=SESSIONS,
+        old="decided_at = greatest(decided_at, app_clock()), updated_at = app_clock()\n"
+        "                 where id = $1 and status <> 'closed'",
+        new="updated_at = app_clock()\n                 where id = $1 and status <> 'closed'",
+        tests=f"{OPERATE} stays_closed",
+    ),
+    Mutant(
+        guard="status when an operator reopens",
+        file=SESSIONS,
+        old="                 where id = $1 and status = 'closed'",
+        new="                 where id = $1",
+        tests=f"{OPERATE} machine_says",
+    ),
+    Mutant(
+        guard="what came before an operator's reopening is decided",
+        file=SESSIONS,
+        old="decided_at = greatest(decided_at, app_clock()), updated_at = app_clock()\n"
+        "                 where id = $1 and status = 'closed'",
+        new="updated_at = app_clock()\n                 where id = $1 and status = 'closed'",
+        tests=f"{OPERATE} stays_open",
+    ),
+    Mutant(
+        guard="the nonce of a replay",
+        file=EVENTS,
+        old="              from noted\n"
+        "             where id = noted.event_id and status <> 'pending'",
+        new="             where id = $1 and status <> 'pending'",
+        tests=f"{OPERATE} runs_once",
     ),
 )
 

@@ -30,6 +30,7 @@ LAYERS = (
     ("app.wake",),
     ("app.shortcut.client",),
     ("app.drafters",),
+    ("app.operate",),
     ("app.record",),
     ("app.body",),
     ("app.problems",),

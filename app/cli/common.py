@@ -1,18 +1,15 @@
-"""What all commands share: settings, the database, tables, errors."""
+"""What all commands share: settings, the database, errors."""
 
 import asyncio
-import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import asyncpg
 import uvloop
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from app import logs
 from app.db.connect import DATABASE_ERRORS, Connection, reason
@@ -25,9 +22,6 @@ T = TypeVar("T")
 
 #: Exit codes, as README.md lists them.
 FAILED, WRONG_SETTING, WRONG_SCHEMA = 1, 2, 3
-
-#: What columns are called where their own names would not do.
-HEADINGS = {"sc_id": "story", "sc_ids": "story", "updated_at": "moved", "received_at": "received"}
 
 #: Errors that a person is told in one line.
 EXPECTED = (DraftgateError, asyncpg.PostgresError, *DATABASE_ERRORS)
@@ -68,7 +62,7 @@ def _told(error: Exception) -> tuple[str, int]:
             return f"the database can't be used: {reason(error)}", FAILED
 
 
-def fail(message: str, code: int = FAILED) -> None:
+def fail(message: str, code: int = FAILED) -> NoReturn:
     """Says what is wrong and exits."""
     err.print(f"draftgate: {escape(message)}", soft_wrap=True)
     sys.exit(code)
@@ -118,37 +112,3 @@ def ask_database(question: Callable[[Connection], Awaitable[T]]) -> T:
 
     with dsn_of(settings) as dsn:
         return run(asked(dsn))
-
-
-def print_json(value: object) -> None:
-    """One JSON document on one line."""
-    sys.stdout.write(json.dumps(value, default=_plain, ensure_ascii=True) + "\n")
-
-
-def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """A table for people; what the rows hold is untrusted text."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(HEADINGS.get(column, column.replace("_", " ")))
-    for row in rows:
-        table.add_row(*(escape(readable(row[column])) for column in columns))
-    out.print(table)
-
-
-def readable(value: object) -> str:
-    """A value as a person reads it, on one line, without control characters."""
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        local = value.astimezone()
-        today = local.date() == datetime.now().astimezone().date()
-        return local.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M")
-    return "".join(c if c.isprintable() else " " for c in str(value))[:200]
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    return str(value)

@@ -15,7 +15,8 @@ import typer
 from rich.table import Table
 
 from app import migrate as migrations
-from app.cli.common import FAILED, err, errors_as_exit_codes, fail, out, print_json, run
+from app.cli.common import FAILED, err, errors_as_exit_codes, fail, out, run
+from app.cli.show import print_json
 from app.cli.simulate import serve_app
 from app.cli.trial import SAMPLE_DRAFTER, Trial, listen
 from app.db import look

@@ -2,7 +2,7 @@
 
 import typer
 
-from app.cli import demo, dev, look, run, simulate
+from app.cli import demo, dev, events, outbox, run, sessions, simulate
 
 app = typer.Typer(
     name="draftgate",
@@ -17,9 +17,9 @@ app.command("worker")(run.worker)
 app.command("migrate")(run.migrate)
 app.command("send")(simulate.send)
 app.command("simulate")(simulate.simulate)
-app.add_typer(look.sessions, name="sessions")
-app.add_typer(look.events, name="events")
-app.add_typer(look.outbox, name="outbox")
+app.add_typer(sessions.app, name="sessions")
+app.add_typer(events.app, name="events")
+app.add_typer(outbox.app, name="outbox")
 
 
 def main() -> None:

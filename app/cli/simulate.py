@@ -16,11 +16,10 @@ from app.cli.common import (
     errors_as_exit_codes,
     fail,
     out,
-    print_json,
-    print_table,
     run,
     settings_and_logs,
 )
+from app.cli.show import print_json, print_table
 from app.errors import SettingsError
 from app.processes import die_with_parent
 from app.send import Report

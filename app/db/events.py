@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from uuid import UUID
 
 from app.db.connect import Connection
@@ -20,6 +21,15 @@ class PendingEvent:
     occurred_at: datetime | None
     received_at: datetime
     attempts: int
+
+
+class Replay(StrEnum):
+    """What a request to replay an event came to."""
+
+    REPLAYED = "replayed"
+    #: The same request, known by its nonce, was carried out before.
+    REPEATED = "repeated"
+    PENDING = "pending"
 
 
 #: The unique constraint decides; the look-up before it keeps duplicates from writing anything at
@@ -143,16 +153,41 @@ async def defer(conn: Connection, event_id: int, *, delay: timedelta, reason: st
     )
 
 
-async def replay(conn: Connection, event_id: int) -> bool:
-    """Any finished event -> pending, to be interpreted again by this version of the code."""
-    found = await conn.fetchval(
+async def replay(conn: Connection, event_id: int, *, nonce: str, actor: str) -> Replay | None:
+    """Any finished event -> pending, to be interpreted again by this version of the code.
+
+    Told in the timelines of the sessions that it is about. None: there is no such event.
+    """
+    found: str | None = await conn.fetchval(
         """
-        update events
-           set status = 'pending', reason = null, attempts = 0, to_read = false,
-               next_attempt_at = app_clock()
-         where id = $1 and status <> 'pending'
-        returning id
+        with noted as (
+            insert into replays (event_id, nonce, actor)
+            select id, $2, $3 from events where id = $1 and status <> 'pending'
+            on conflict (event_id, nonce) do nothing
+            returning event_id
+        ), replayed as (
+            update events
+               set status = 'pending', reason = null, attempts = 0, to_read = false,
+                   next_attempt_at = app_clock()
+              from noted
+             where id = noted.event_id and status <> 'pending'
+            returning id
+        ), told as (
+            insert into timeline (session_id, move, status, generation, actor, event_id)
+            select session.id, 'replay', session.status, session.claim_generation, $3, $1
+              from patch_sessions as session
+             where exists (select from replayed)
+               and (workspace, sc_id) in (select workspace, sc_id from facts where event_id = $1)
+             order by session.id
+        )
+        select case when exists (select from replayed) then 'replayed'
+                    when exists (select from replays where event_id = $1 and nonce = $2)
+                    then 'repeated'
+                    else 'pending' end
+          from events where id = $1
         """,
         event_id,
+        nonce,
+        actor,
     )
-    return found is not None
+    return None if found is None else Replay(found)

@@ -117,19 +117,29 @@ async def expire(conn: Connection, *, limit: int) -> int:
     return count
 
 
-async def retry(conn: Connection, numbers: Sequence[int]) -> list[int]:
+async def retry(conn: Connection, numbers: Sequence[int], *, actor: str) -> list[int]:
     """failed -> pending, now, with fresh tries; the numbers of those that were failed.
 
     One try stays counted, so that our own marker is looked for before anything is posted.
     """
     rows = await conn.fetch(
         """
-        update outbox
-           set status = 'pending', claim_generation = claim_generation + 1, attempts = 1,
-               next_attempt_at = app_clock()
-         where id = any($1::bigint[]) and status = 'failed'
-        returning id
+        with retried as (
+            update outbox
+               set status = 'pending', claim_generation = claim_generation + 1, attempts = 1,
+                   next_attempt_at = app_clock()
+             where id = any($1::bigint[]) and status = 'failed'
+            returning id, session_id, kind
+        ), told as (
+            insert into timeline (session_id, move, status, generation, actor, reason)
+            select session.id, 'resend', session.status, session.claim_generation, $2,
+                   'comment ' || retried.id || ', ' || kind
+              from retried join patch_sessions as session on session.id = session_id
+             order by retried.id
+        )
+        select id from retried order by id
         """,
         numbers,
+        actor,
     )
-    return sorted(row["id"] for row in rows)
+    return [row["id"] for row in rows]

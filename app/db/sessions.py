@@ -253,3 +253,67 @@ async def take_away(conn: Connection, session_id: int, *, actor: str) -> bool:
         )
         is not None
     )
+
+
+async def close(conn: Connection, session_id: int, *, actor: str) -> bool:
+    """Anything -> closed, by an operator; a worker that owns it has lost the claim.
+
+    What came before counts as decided, so that nothing older opens it again.
+    """
+    return (
+        await conn.fetchval(
+            """
+            with closed as (
+                update patch_sessions
+                   set status = 'closed', prior_status = null, claim_token = null,
+                       claimed_by = null, claimed_at = null, claim_expires_at = null,
+                       phase_ends_at = null, progressed_at = null,
+                       claim_generation = claim_generation + 1,
+                       decided_at = greatest(decided_at, app_clock()), updated_at = app_clock()
+                 where id = $1 and status <> 'closed'
+                returning *
+            ), told as (
+                insert into timeline (session_id, move, status, generation, actor)
+                select id, 'close', status, claim_generation, $2 from closed
+            )
+            select id from closed
+            """,
+            session_id,
+            actor,
+        )
+        is not None
+    )
+
+
+async def reopen(conn: Connection, session_id: int, *, actor: str) -> bool:
+    """closed -> opened, and on to clarified where the story's text is known; budgets are fresh.
+
+    What came before counts as decided, so that nothing older closes it again.
+    """
+    return (
+        await conn.fetchval(
+            """
+            with reopened as (
+                update patch_sessions
+                   set status = case when coalesce(title, '') || coalesce(description, '') = ''
+                                     then 'opened' else 'clarified' end,
+                       attempts = 0, crashes = 0, last_error = null,
+                       claim_generation = claim_generation + 1, next_attempt_at = app_clock(),
+                       decided_at = greatest(decided_at, app_clock()), updated_at = app_clock()
+                 where id = $1 and status = 'closed'
+                returning *
+            ), told as (
+                insert into timeline (session_id, move, status, generation, actor)
+                select reopened.id, move, led.status, claim_generation, $2
+                  from reopened, (values (1, 'open', 'opened'), (2, 'clear', 'clarified'))
+                       as led (position, move, status)
+                 where position = 1 or reopened.status = 'clarified'
+                 order by position
+            )
+            select id from reopened
+            """,
+            session_id,
+            actor,
+        )
+        is not None
+    )

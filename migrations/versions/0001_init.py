@@ -48,6 +48,24 @@ STATEMENTS = (
     """
     create index events_pending on events (to_read, next_attempt_at, id) where status = 'pending'
     """,
+    # For people: finished events by status, and all by time. The door pays next to nothing for
+    # them: what it writes is pending, and a block range index is touched once in many rows.
+    "create index events_finished on events (status, id) where status <> 'pending'",
+    """
+    create index events_by_time on events using brin (received_at)
+        with (pages_per_range = 32, autosummarize = on)
+    """,
+    # Who had an event interpreted again; the nonce makes one request for it one replay.
+    """
+    create table replays (
+        event_id bigint not null references events on delete cascade,
+        nonce text not null,
+        at timestamptz not null default app_clock(),
+        actor text not null,
+        primary key (event_id, nonce),
+        constraint nonce_is_short check (length(nonce) between 1 and 128)
+    )
+    """,
     """
     create table facts (
         event_id bigint not null references events on delete cascade,
@@ -73,6 +91,7 @@ STATEMENTS = (
     create index facts_of_a_story
         on facts (workspace, sc_id, occurred_at, dedupe_key, position)
     """,
+    "create index facts_by_number on facts (sc_id, event_id)",
     """
     create table patch_sessions (
         id bigint generated always as identity primary key,
@@ -135,6 +154,10 @@ STATEMENTS = (
     create index sessions_owned on patch_sessions (id)
         where status in ('asking', 'drafting')
     """,
+    # For people: the last moved first, of all or of one status; by number.
+    "create index sessions_by_move on patch_sessions (updated_at, id)",
+    "create index sessions_by_status on patch_sessions (status, updated_at, id)",
+    "create index sessions_by_number on patch_sessions (sc_id)",
     # A worker that asks again with its token can't be given two sessions.
     """
     create unique index one_session_per_claim_token on patch_sessions (claim_token)
@@ -225,7 +248,8 @@ STATEMENTS = (
     """,
     "create index outbox_pending on outbox (next_attempt_at, id) where status = 'pending'",
     "create index outbox_sending on outbox (id) where status = 'sending'",
-    "create index outbox_of_a_session on outbox (session_id)",
+    "create index outbox_of_a_session on outbox (session_id, id)",
+    "create index outbox_by_status on outbox (status, id)",
 )
 
 

@@ -1,0 +1,116 @@
+"""Figures about the whole: what waits at each stage, and what came in over time. Reads only."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from app.db.connect import Connection
+
+#: Counting ends here, so that a long queue costs no more to look at than a short one.
+COUNTED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What waits at one stage.
+
+    Attributes:
+        waiting: how many rows, counted up to `COUNTED`.
+        due_at: since when the longest-waiting one could have been taken; in the future where all
+            wait for their next try; None where nothing waits.
+    """
+
+    stage: str
+    waiting: int
+    due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Events that came in from `start` on, for as long as a bucket is, by outcome."""
+
+    start: datetime
+    pending: int
+    applied: int
+    ignored: int
+    quarantined: int
+    failed: int
+
+
+async def backlog(conn: Connection) -> list[Backlog]:
+    """What waits: events to be applied, sessions for each phase, comments to be sent."""
+    rows = await conn.fetch(
+        """
+        select 'apply' as stage,
+               least((select min(next_attempt_at) from events
+                       where status = 'pending' and not to_read),
+                     (select min(next_attempt_at) from events
+                       where status = 'pending' and to_read)) as due_at,
+               (select count(*) from (select from events where status = 'pending'
+                                       limit $1) as few) as waiting
+        union all
+        select 'clarify', (select min(next_attempt_at) from patch_sessions
+                            where status = 'opened'),
+               (select count(*) from (select from patch_sessions where status = 'opened'
+                                       limit $1) as few)
+        union all
+        select 'draft', (select min(next_attempt_at) from patch_sessions
+                          where status = 'clarified'),
+               (select count(*) from (select from patch_sessions where status = 'clarified'
+                                       limit $1) as few)
+        union all
+        select 'send', (select min(next_attempt_at) from outbox where status = 'pending'),
+               (select count(*) from (select from outbox where status = 'pending'
+                                       limit $1) as few)
+        """,
+        COUNTED,
+    )
+    return [Backlog(**row) for row in rows]
+
+
+async def sessions_by_status(conn: Connection, statuses: list[str]) -> dict[str, int]:
+    """How many sessions stand where, each counted up to `COUNTED`."""
+    rows = await conn.fetch(
+        """
+        select status, (select count(*) from (select from patch_sessions as session
+                                               where session.status = known.status
+                                               limit $2) as few) as count
+          from unnest($1::text[]) as known (status)
+        """,
+        statuses,
+        COUNTED,
+    )
+    return {row["status"]: row["count"] for row in rows}
+
+
+async def deliveries(conn: Connection, *, bucket: timedelta, buckets: int) -> list[Bucket]:
+    """New events over time, oldest bucket first, the last one being the present one.
+
+    Duplicates are not among them: they leave no row.
+    """
+    rows = await conn.fetch(
+        """
+        with bucket as (
+            select start, row_number() over (order by start) as position
+              from generate_series(date_bin($1, app_now(), 'epoch') - $1 * ($2 - 1),
+                                   date_bin($1, app_now(), 'epoch'), $1) as start
+        ), counted as materialized (
+            select date_bin($1, received_at, 'epoch') as start, status, count(*) as count
+              from events
+             where received_at >= date_bin($1, app_now(), 'epoch') - $1 * ($2 - 1)
+             group by 1, 2
+        )
+        select bucket.start,
+               coalesce(sum(count) filter (where status = 'pending'), 0)::bigint as pending,
+               coalesce(sum(count) filter (where status = 'applied'), 0)::bigint as applied,
+               coalesce(sum(count) filter (where status = 'ignored'), 0)::bigint as ignored,
+               coalesce(sum(count) filter (where status = 'quarantined'), 0)::bigint
+                   as quarantined,
+               coalesce(sum(count) filter (where status = 'failed'), 0)::bigint as failed
+          from bucket left join counted on counted.start = bucket.start
+         group by bucket.start
+         order by bucket.start
+        """,
+        bucket,
+        buckets,
+    )
+    return [Bucket(**row) for row in rows]

@@ -1,0 +1,281 @@
+"""What people look at: pages of lists, and that every one of them is read by an index."""
+
+import re
+from datetime import timedelta
+from itertools import chain
+
+import pytest
+
+from app.db import gate, look, stats
+from app.db.look import Cursor
+from app.machine import Status
+from app.model import EventStatus, OwedStatus
+from app.shortcut.values import story_number
+from tests import shapes
+from tests.ladder import DRAFT, comment
+
+MANY = 20_000
+
+
+async def every_page(read, **wanted):
+    """The ids of all rows of a list, page by page."""
+    found, after = [], None
+    while True:
+        page = await read(after=after, limit=2, **wanted)
+        found.append([row["id"] for row in page.rows])
+        if page.next is None:
+            return found
+        after = Cursor.read(str(page.next))
+
+
+async def test_pages_of_sessions_hold_each_one_once(ladder, conn):
+    """Page after page leads through all sessions, the last moved first."""
+    for story in range(1, 6):
+        await ladder.clarified(story)
+    await conn.execute("update patch_sessions set updated_at = '2026-09-14' where sc_id <= 3")
+
+    pages = await every_page(lambda **given: look.sessions(conn, **given))
+
+    assert [len(page) for page in pages] == [2, 2, 1]
+    rows = await conn.fetch("select id from patch_sessions order by updated_at desc, id desc")
+    assert list(chain(*pages)) == [row["id"] for row in rows]
+
+
+async def test_pages_of_events_hold_each_one_once(ladder, conn):
+    """The same for events, all of them or those about one story."""
+    for minute in range(1, 6):
+        await ladder.deliver(shapes.labelled(1, minute=minute), shapes.labelled(2, minute=minute))
+
+    everything = await every_page(lambda **given: look.events(conn, **given))
+    of_one = await every_page(lambda **given: look.events(conn, **given), sc_id=2)
+
+    assert list(chain(*everything)) == list(range(10, 0, -1))
+    assert of_one == [[10, 8], [6, 4], [2]]
+
+
+async def test_lists_are_filtered(ladder, conn):
+    """By status, by story and by workspace."""
+    await ladder.in_status(Status.FAILED, 1)
+    await ladder.clarified(2)
+    await ladder.record(b"{")
+
+    async def numbers(**wanted):
+        return [row["sc_id"] for row in (await look.sessions(conn, **wanted)).rows]
+
+    assert await numbers(status=Status.FAILED) == [1]
+    assert await numbers(sc_id=2) == [2]
+    assert await numbers(sc_id=2, workspace="elsewhere") == []
+    quarantined = (await look.events(conn, status=EventStatus.QUARANTINED)).rows
+    assert [row["sc_ids"] for row in quarantined] == [[]]
+    assert len((await look.events(conn, status=EventStatus.APPLIED, sc_id=2)).rows) == 1
+    assert (await look.outbox(conn, status=OwedStatus.SENT)).rows == []
+    owed = (await look.outbox(conn, status=OwedStatus.PENDING)).rows
+    assert [(row["sc_id"], row["kind"]) for row in owed] == [(1, "failure")]
+    assert (await look.outbox_entry(conn, owed[0]["id"]))["text"] == "Some text"
+
+
+async def test_a_session_shows_who_owned_it(ladder, conn):
+    """Each claim is listed with what ended it."""
+    first = await ladder.claimed()
+    await gate.release(conn, first, error="it broke", delay=timedelta(0), failed=True)
+    second = await ladder.claim(worker="another")
+    await gate.complete(conn, second, DRAFT, comment=comment(second))
+
+    claims = await look.claims(conn, first.session_id)
+
+    told = [(c["generation"], c["worker"], c["ended_by"], c["reason"]) for c in claims]
+    assert told == [(1, "worker", "release", "it broke"), (2, "another", "complete", None)]
+
+
+async def test_events_that_nobody_has_read_are_found_by_their_text(ladder, conn):
+    """A number in the body of a pending or unreadable event is found, whole numbers only."""
+    await ladder.record(shapes.labelled(77), b'{"story": 77', b'{"story": 177', b"77 or so")
+
+    found = await look.mentions(conn, 77)
+
+    statuses = sorted(row["status"] for row in found)
+    assert statuses == ["pending", "quarantined", "quarantined"]
+
+
+async def test_the_backlog_says_what_waits_and_since_when(ladder, conn):
+    """What waits at each stage is counted, with the time from which on it could be taken."""
+    await ladder.clarified(1)
+    await ladder.record(shapes.labelled(2))
+
+    backlog = {stage.stage: stage for stage in await stats.backlog(conn)}
+
+    assert {name: stage.waiting for name, stage in backlog.items()} == {
+        "apply": 1,
+        "clarify": 0,
+        "draft": 1,
+        "send": 0,
+    }
+    assert backlog["apply"].due_at is not None
+    assert backlog["send"].due_at is None
+    counted = await stats.sessions_by_status(conn, list(Status))
+    assert (counted["clarified"], counted["drafting"]) == (1, 0)
+
+
+async def test_deliveries_are_counted_over_time(ladder, conn):
+    """Each new event is in one bucket, by outcome; a duplicate is in none."""
+    await ladder.deliver(shapes.labelled(1), shapes.labelled(1), shapes.labelled(2, label="x"))
+    await conn.execute("update events set received_at = received_at - interval '2 hours'")
+    await ladder.record(b"{")
+
+    buckets = await stats.deliveries(conn, bucket=timedelta(hours=1), buckets=5)
+
+    told = [(b.applied, b.ignored, b.quarantined) for b in buckets]
+    assert told == [(0, 0, 0), (0, 0, 0), (1, 1, 0), (0, 0, 0), (0, 0, 1)]
+
+
+@pytest.fixture
+async def crowded(conn):
+    """Far more rows than one would read, as they look after a while."""
+    await conn.execute(
+        """
+        insert into patch_sessions (workspace, sc_id, status, decided_at, heard_at, last_error,
+                                    updated_at)
+        select 'shortcut', n, case when n % 5000 = 0 then 'failed' else 'drafted' end, now(),
+               now(), 'it broke', now() - n * interval '1 second'
+          from generate_series(1, $1::int) as n
+        """,
+        MANY,
+    )
+    await conn.execute(
+        """
+        insert into events (source, dedupe_key, kind, body, status, reason, received_at)
+        select 'shortcut', gen_random_uuid(), 'v1', '{}',
+               case when n % 5000 = 0 then 'failed' else 'applied' end, 'so it is',
+               now() - ($1 - n) * interval '1 minute'
+          from generate_series(1, $1::int) as n
+        """,
+        MANY,
+    )
+    await conn.execute(
+        """
+        insert into facts (event_id, position, dedupe_key, workspace, sc_id, occurred_at, kind)
+        select id, 0, dedupe_key, 'shortcut', id, received_at, 'touched' from events
+        """
+    )
+    await conn.execute(
+        """
+        insert into outbox (session_id, key, kind, text, status, last_error, sent_at)
+        select id, id::text, 'draft', '', case when id % 5000 = 0 then 'failed' else 'sent' end,
+               'it broke', case when id % 5000 <> 0 then now() end
+          from patch_sessions
+        """
+    )
+    await conn.execute(
+        """
+        insert into timeline (session_id, move, status, generation)
+        select id, 'open', 'opened', 0 from patch_sessions
+        """
+    )
+    for table in ("patch_sessions", "events", "facts", "outbox", "timeline"):
+        await conn.execute(f"vacuum analyze {table}")
+    return conn
+
+
+AT = Cursor(9_000, shapes.START)
+READS = {
+    "sessions": lambda conn: look.sessions(conn),
+    "sessions, later": lambda conn: look.sessions(conn, after=AT),
+    "failed sessions": lambda conn: look.sessions(conn, status=Status.FAILED),
+    "a story's session": lambda conn: look.sessions(conn, sc_id=77),
+    "a workspace's": lambda conn: look.sessions(conn, workspace="shortcut"),
+    "session": lambda conn: look.session(conn, 77, workspace=None),
+    "timeline": lambda conn: look.timeline(conn, 77),
+    "conversation": lambda conn: look.conversation(conn, 77),
+    "claims": lambda conn: look.claims(conn, 77),
+    "drafts": lambda conn: look.drafts(conn, 77),
+    "late results": lambda conn: look.late_results(conn, 77),
+    "owed": lambda conn: look.owed(conn, 77),
+    "events": lambda conn: look.events(conn),
+    "events, later": lambda conn: look.events(conn, after=Cursor(9_000)),
+    "failed events": lambda conn: look.events(conn, status=EventStatus.FAILED),
+    "pending events": lambda conn: look.events(conn, status=EventStatus.PENDING),
+    "a story's events": lambda conn: look.events(conn, sc_id=77),
+    "a story's in a workspace": lambda conn: look.events(conn, sc_id=77, workspace="shortcut"),
+    "event": lambda conn: look.event(conn, 77),
+    "sessions of an event": lambda conn: look.sessions_of_event(conn, 77),
+    "replays": lambda conn: look.replays(conn, 77),
+    "mentions": lambda conn: look.mentions(conn, 77),
+    "last received": lambda conn: look.last_received_at(conn),
+    "outbox": lambda conn: look.outbox(conn),
+    "failed comments": lambda conn: look.outbox(conn, status=OwedStatus.FAILED),
+    "comment": lambda conn: look.outbox_entry(conn, 77),
+    "backlog": lambda conn: stats.backlog(conn),
+    "deliveries": lambda conn: stats.deliveries(conn, bucket=timedelta(hours=1), buckets=24),
+}
+
+
+class Explained:
+    """A connection that carries a statement out and keeps how the server did it."""
+
+    def __init__(self, conn):
+        self.conn = conn
+        self.plans = []
+
+    async def _explained(self, how, statement, *values):
+        rows = await self.conn.fetch(f"explain (analyze, timing off) {statement}", *values)
+        self.plans.append("\n".join(row[0] for row in rows))
+        return await how(statement, *values)
+
+    async def fetch(self, *asked):
+        return await self._explained(self.conn.fetch, *asked)
+
+    async def fetchrow(self, *asked):
+        return await self._explained(self.conn.fetchrow, *asked)
+
+    async def fetchval(self, *asked):
+        return await self._explained(self.conn.fetchval, *asked)
+
+
+async def test_no_page_scans_a_table(crowded):
+    """Whatever is looked at is found by an index, and few rows are read for it.
+
+    `drafts` and the like are empty here, and the planner may well scan an empty table.
+    """
+    scanned = {}
+    await crowded.execute("set max_parallel_workers_per_gather = 0")
+    for name, read in READS.items():
+        explained = Explained(crowded)
+        await read(explained)
+        plan = "\n".join(explained.plans)
+        big = ("patch_sessions", "events", "facts", "outbox", "timeline")
+        if any(f"Seq Scan on {table}" in plan for table in big) or _rows_read(plan) > MANY / 4:
+            scanned[name] = plan
+
+    assert scanned == {}
+
+
+def _rows_read(plan):
+    """The most rows that any step gave, or read and threw away."""
+    given = re.findall(r"actual rows=(\d+)", plan)
+    removed = re.findall(r"Rows Removed by (?:Filter|Join Filter|Index Recheck): (\d+)", plan)
+    return max(map(int, given + removed), default=0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["123", " 123 ", "#123", "sc-123", "SC-123", "sc-123/some-branch"]
+    + [f"https://app.shortcut.com/acme/story/123{rest}" for rest in ("", "/a-title", "?a=b", "#c")],
+)
+def test_a_story_is_named_by_number_or_link(words):
+    """However a person writes it, it is the same story."""
+    assert story_number(words) == 123
+
+
+@pytest.mark.parametrize(
+    "words", ["", "0", "-1", "1_0", "\uff11", "12a", "sc-", "9" * 19, "9" * 30, "12\x00", "1 2"]
+)
+def test_what_names_no_story_is_none(words):
+    """Anything else is no story's number."""
+    assert story_number(words) is None
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1-", "x", "1_0", "9" * 30, "9" * 18 + "-1", "1-2-3"])
+def test_a_cursor_is_only_what_a_list_gave(text):
+    """Anything else is refused, whatever it is."""
+    with pytest.raises(ValueError, match="not a cursor"):
+        Cursor.read(text)
