@@ -72,8 +72,16 @@ class Database:
             timeout=self.connect_timeout_seconds,
             command_timeout=self.command_timeout_seconds,
             statement_cache_size=self.statement_cache_size,
-            server_settings={"application_name": f"draftgate {purpose}"},
+            server_settings=self._server_settings(purpose),
         )
+
+    def _server_settings(self, purpose: str) -> dict[str, str]:
+        settings = {"application_name": f"draftgate {purpose}"}
+        if self.statement_cache_size:
+            # A plan that was kept from when a table was empty reads all of it when it has grown.
+            # Without prepared statements each has a plan of its own anyway.
+            settings["plan_cache_mode"] = "force_custom_plan"
+        return settings
 
     def pool(self, purpose: str) -> "Pool":
         """A pool that is opened by `async with`; take from it with `take`."""
@@ -84,7 +92,7 @@ class Database:
             timeout=self.connect_timeout_seconds,
             command_timeout=self.command_timeout_seconds,
             statement_cache_size=self.statement_cache_size,
-            server_settings={"application_name": f"draftgate {purpose}"},
+            server_settings=self._server_settings(purpose),
         )
 
 
