@@ -39,6 +39,10 @@ class BodyReader:
         except TimeoutError:
             raise Rejected(408, "body-too-slow", "The body took too long to arrive.") from None
 
+    def allow(self, body: bytes) -> bool:
+        """Whether a body that is whole is within the size."""
+        return len(body) <= self._limit_bytes
+
     def _too_large(self, length: bytes) -> bool:
         # The server has parsed the header already; a number too long to parse is too large.
         digits = length.strip()

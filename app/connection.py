@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from app.errors import Rejected
+from app.fastlane import FastLane
 from app.problems import problem
 
 #: Of the names and values of one request's headers, with its target.
@@ -59,7 +60,7 @@ class Lobby:
                 log.warning("connections.full", most=self._most, waiting=len(self._waiting))
 
 
-class Connection(HttpToolsProtocol):
+class Connection(FastLane):
     """uvicorn's HTTP/1.1, with an end to heads that are slow or large.
 
     uvicorn's own timer runs only between two requests, and its parser takes headers of any size.

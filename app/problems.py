@@ -31,6 +31,11 @@ def problem(rejected: Rejected, *, headers: Mapping[str, str] | None = None) -> 
 
 async def refuse(send: Send, rejected: Rejected) -> None:
     """Answers outside FastAPI that a request is refused."""
+    await refusal(rejected)({"type": "http"}, _never, send)
+
+
+def refusal(rejected: Rejected) -> JSONResponse:
+    """The problem, with the headers that go with its status."""
     headers: dict[str, str] = {}
     if rejected.status == 503:
         headers["Retry-After"] = "1"
@@ -38,7 +43,7 @@ async def refuse(send: Send, rejected: Rejected) -> None:
         headers["Allow"] = "POST"
     if rejected.code in _CLOSING:
         headers["Connection"] = "close"
-    await problem(rejected, headers=headers)({"type": "http"}, _never, send)
+    return problem(rejected, headers=headers)
 
 
 async def _never() -> MutableMapping[str, Any]:

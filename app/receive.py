@@ -4,20 +4,24 @@ The order is fixed: size, raw bytes, signature over the raw bytes, parse, record
 the commit the answer.
 """
 
-import json
+from asyncio import Future
 from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring_ascii as _quoted
 
 import structlog
 
 from app.body import App, BodyReader, Gone, Headers, Receive, Scope, Send
 from app.errors import Rejected, Unrecorded
 from app.forwarded import Proxies
+from app.model import Delivery
 from app.problems import refuse
 from app.record import Recorder
 from app.shortcut import envelope
 from app.shortcut.signature import SIGNATURE_HEADER, verify
 
 PATH = "/webhooks/shortcut"
+#: The source of what is sent to PATH itself.
+SOURCE = "shortcut"
 _JSON = (b"content-type", b"application/json")
 
 log = structlog.get_logger(__name__)
@@ -46,6 +50,8 @@ class Door:
         self._bodies = bodies
         self._root_path = root_path
         self._proxies = proxies
+        #: Where deliveries may be taken whole.
+        self.urls = {PATH.encode(), f"{root_path}{PATH}".encode()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -54,45 +60,65 @@ class Door:
         if path != PATH and not path.startswith(PATH + "/"):
             return await self._behind(scope, receive, send)
         try:
-            status, answer = await self._receive(path, scope, receive)
-            await _answer(send, status, answer)
+            await _answer(send, await self._receive(path, scope, receive))
         except Gone:
-            log.info("delivery.cut_off", client=self._client(scope))
-        except Rejected as rejected:
-            code, status = rejected.code, rejected.status
-            log.info("delivery.rejected", code=code, status=status, client=self._client(scope))
-            await refuse(send, rejected)
-        except Unrecorded as error:
-            await refuse(send, Rejected(503, "unavailable", str(error)))
+            log.info("delivery.cut_off", client=self._client(scope.get("client"), scope["headers"]))
+        except (Rejected, Unrecorded) as error:
+            await refuse(send, self.refused(error, scope.get("client"), scope["headers"]))
 
-    def _client(self, scope: Scope) -> str | None:
-        peer = scope.get("client")
-        address = self._proxies.client(peer and peer[0], scope["headers"])
+    def refused(
+        self, error: Rejected | Unrecorded, peer: tuple[str, int] | None, headers: Headers
+    ) -> Rejected:
+        """What the sender is told; a line in the log says who it was."""
+        if isinstance(error, Unrecorded):
+            return Rejected(503, "unavailable", str(error))
+        client = self._client(peer, headers)
+        log.info("delivery.rejected", code=error.code, status=error.status, client=client)
+        return error
+
+    def _client(self, peer: tuple[str, int] | None, headers: Headers) -> str | None:
+        address = self._proxies.client(peer and peer[0], headers)
         return None if address is None else str(address)
 
-    async def _receive(self, path: str, scope: Scope, receive: Receive) -> tuple[int, bytes]:
-        source = path.removeprefix(PATH).strip("/") or "shortcut"
+    async def _receive(self, path: str, scope: Scope, receive: Receive) -> bytes:
+        source = path.removeprefix(PATH).strip("/") or SOURCE
         headers: Headers = scope["headers"]
-        secrets = self._secrets.get(source)
-        if secrets is None:
+        if source not in self._secrets:
             raise Rejected(404, "source-unknown", "No webhook source has this name.")
         if scope["method"] != "POST":
             raise Rejected(405, "method-not-allowed", "Deliveries are sent by POST.")
         _check(headers)
-        body = await self._bodies.read(headers, receive)
-        signatures = [value for name, value in headers if name == SIGNATURE_HEADER]
-        if not verify(secrets, body, signatures):
-            raise Rejected(401, "signature-invalid", "The signature does not match the body.")
-        return await self._record(source, body, headers)
+        delivery, recorded = self._take(source, await self._bodies.read(headers, receive), headers)
+        return answer(delivery, new=await recorded)
 
-    async def _record(self, source: str, body: bytes, headers: Headers) -> tuple[int, bytes]:
+    def take_whole(self, body: bytes, headers: Headers) -> tuple[Delivery, Future[bool]] | None:
+        """Takes a delivery to PATH that has arrived, without waiting for anything.
+
+        None where it can't be taken: `__call__` then says why.
+        """
+        try:
+            _check(headers)
+            if self._bodies.allow(body) and SOURCE in self._secrets:
+                return self._take(SOURCE, body, headers)
+        except (Rejected, Unrecorded):
+            pass
+        return None
+
+    def _take(self, source: str, body: bytes, headers: Headers) -> tuple[Delivery, Future[bool]]:
+        signatures = [value for name, value in headers if name == SIGNATURE_HEADER]
+        if not verify(self._secrets[source], body, signatures):
+            raise Rejected(401, "signature-invalid", "The signature does not match the body.")
         delivery = envelope.read(source, body, headers)
-        new = await self._recorder.record(delivery)
-        if delivery.defect is not None:
-            # It was signed, so it is kept; but whoever sent it should hear that it is no use.
-            raise Rejected(400, "not-json", f"The body can't be read: {delivery.defect}.")
-        answer = {"event_id": delivery.event_id, "duplicate": not new}
-        return 200, json.dumps(answer, separators=(",", ":")).encode()
+        return delivery, self._recorder.put(delivery)
+
+
+def answer(delivery: Delivery, *, new: bool) -> bytes:
+    """What the sender of a committed delivery is told. Raises Rejected for what can't be read."""
+    if delivery.defect is not None:
+        # It was signed, so it is kept; but whoever sent it should hear that it is no use.
+        raise Rejected(400, "not-json", f"The body can't be read: {delivery.defect}.")
+    event_id = "null" if delivery.event_id is None else _quoted(delivery.event_id)
+    return f'{{"event_id":{event_id},"duplicate":{"false" if new else "true"}}}'.encode()
 
 
 def _check(headers: Headers) -> None:
@@ -104,7 +130,7 @@ def _check(headers: Headers) -> None:
             raise Rejected(400, "upgrade-unsupported", "Send the delivery without an upgrade.")
 
 
-async def _answer(send: Send, status: int, body: bytes) -> None:
+async def _answer(send: Send, body: bytes) -> None:
     length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [_JSON, length]})
+    await send({"type": "http.response.start", "status": 200, "headers": [_JSON, length]})
     await send({"type": "http.response.body", "body": body})

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from itertools import chain
 
 import asyncpg
 import structlog
@@ -20,7 +21,8 @@ RECONNECT_SECONDS = 0.2
 
 log = structlog.get_logger(__name__)
 
-Waiting = tuple[Delivery, "asyncio.Future[bool]"]
+#: A delivery, what is told of it, and by when, in the loop's time.
+Waiting = tuple[Delivery, "asyncio.Future[bool]", float]
 
 
 class Recorder:
@@ -35,6 +37,8 @@ class Recorder:
         self._commit_timeout_seconds = commit_timeout_seconds
         self._outage = Outage("recording")
         self._waiting: deque[Waiting] = deque()
+        self._batch: list[Waiting] = []
+        self._watch: asyncio.TimerHandle | None = None
         self._arrived = asyncio.Event()
         #: How many of those at the head of the queue are to be recorded by themselves.
         self._singly = 0
@@ -45,28 +49,41 @@ class Recorder:
         """How many deliveries wait to be recorded."""
         return len(self._waiting)
 
-    async def record(self, delivery: Delivery) -> bool:
-        """Returns once the delivery is committed: True if it is new, False for a duplicate.
+    def put(self, delivery: Delivery) -> "asyncio.Future[bool]":
+        """Queues a delivery. Once it is committed the result is there: True if it is new.
 
-        Raises Unrecorded when too many wait already, or when it can't be committed in time.
+        Raises Unrecorded when too many wait already; so does the future, when it can't be
+        committed in time.
         """
         if self.waiting >= self._queue_limit:
             raise Unrecorded("too many deliveries are waiting to be recorded")
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((delivery, done))
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[bool] = loop.create_future()
+        late_at = loop.time() + self._commit_timeout_seconds
+        self._waiting.append((delivery, done, late_at))
         self._arrived.set()
-        try:
-            async with asyncio.timeout(self._commit_timeout_seconds):
-                return await done
-        except TimeoutError:
-            raise Unrecorded("the database did not commit in time") from None
+        if self._watch is None:
+            self._watch = loop.call_at(late_at, self._give_up_what_is_late)
+        return done
+
+    def _give_up_what_is_late(self) -> None:
+        # One timer for all: the queue is in the order of arrival.
+        self._watch = None
+        loop = asyncio.get_running_loop()
+        for _, done, late_at in chain(self._batch, self._waiting):
+            if done.done():
+                continue
+            if late_at > loop.time():
+                self._watch = loop.call_at(late_at, self._give_up_what_is_late)
+                return
+            done.set_exception(Unrecorded("the database did not commit in time"))
 
     async def run(self) -> None:
         """Records what arrives, for ever."""
         try:
             while True:
                 await self._arrived.wait()
-                batch = self._next_batch()
+                batch = self._batch = self._next_batch()
                 try:
                     await self._commit(batch)
                     self._outage.worked()
@@ -81,6 +98,8 @@ class Recorder:
                     self._put_back_one_by_one(batch)
         finally:
             self._disconnect()
+            if self._watch is not None:
+                self._watch.cancel()
 
     def _put_back_one_by_one(self, batch: list[Waiting]) -> None:
         if len(batch) == 1:
@@ -100,11 +119,11 @@ class Recorder:
         size = 0
         rows = 1 if self._singly else BATCH_ROWS
         while self._waiting and len(batch) < rows and size < BATCH_BYTES:
-            delivery, done = self._waiting.popleft()
+            waiting = self._waiting.popleft()
             self._singly = max(0, self._singly - 1)
-            if not done.done():  # Its sender may have gone, or been told to come back.
-                batch.append((delivery, done))
-                size += len(delivery.body)
+            if not waiting[1].done():  # Its sender may have gone, or been told to come back.
+                batch.append(waiting)
+                size += len(waiting[0].body)
         if not self._waiting:
             self._arrived.clear()
         return batch
@@ -112,11 +131,11 @@ class Recorder:
     async def _commit(self, batch: list[Waiting]) -> None:
         if self._conn is None or self._conn.is_closed():
             self._conn = await self._database.connect("door")
-        distinct = {(d.source, d.dedupe_key): d for d, _ in batch}
+        distinct = {(d.source, d.dedupe_key): d for d, _, _ in batch}
         new = await events.record(self._conn, list(distinct.values()))
         if new:
             self._bell.ring()
-        for delivery, done in batch:
+        for delivery, done, _ in batch:
             key = (delivery.source, delivery.dedupe_key)
             if not done.done():
                 done.set_result(key in new)
@@ -125,6 +144,6 @@ class Recorder:
 
 
 def _refuse(batch: list[Waiting]) -> None:
-    for _, done in batch:
+    for _, done, _ in batch:
         if not done.done():
             done.set_exception(Unrecorded("the database is not available"))

@@ -8,6 +8,7 @@ import pytest
 
 from app.db import look
 from app.db.connect import Database
+from app.db.events import record
 from app.shortcut.envelope import read
 from app.shortcut.signature import sign
 from tests import shapes
@@ -27,6 +28,18 @@ async def service(database: Database) -> AsyncIterator[Service]:
 async def events(conn):
     """What is recorded."""
     return await conn.fetch("select * from events order by id")
+
+
+def request(body: bytes, *, signature: str | None = None, **headers: str) -> bytes:
+    """A delivery as it is on the wire."""
+    head = {
+        "Host": "draftgate",
+        "Payload-Signature": signature or sign(SECRET.encode(), body),
+        "Content-Length": str(len(body)),
+        **headers,
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+    return f"POST /webhooks/shortcut HTTP/1.1\r\n{lines}\r\n".encode() + body
 
 
 async def test_a_delivery_is_recorded_before_it_is_answered(service, conn):
@@ -211,6 +224,31 @@ async def test_a_client_that_goes_away_leaves_nothing(service, conn, caplog):
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+@pytest.mark.parametrize("cut", [None, 30, 150, -1], ids=["whole", "head", "body", "last byte"])
+async def test_pipelined_deliveries_are_answered_in_their_order(service, conn, cut):
+    """Requests that do not wait for answers get them in order, however the bytes come in pieces."""
+    bodies = [shapes.labelled(number) for number in (1, 2, 3)]
+    last = {"Connection": "close"}
+    text = request(bodies[0]) + request(bodies[1]) + request(bodies[2], **last)
+
+    said = await service.raw(text[:cut], text[cut:] if cut else b"")
+
+    ids = [json.loads(body)["id"] for body in bodies]
+    assert said.count(b"HTTP/1.1 200 OK") == 3
+    assert sorted(ids, key=lambda name: said.index(name.encode())) == ids
+    assert {event["body"] for event in await events(conn)} == set(bodies)
+
+
+async def test_a_refusal_keeps_the_connection_for_the_next_delivery(service):
+    """What is refused in between costs the deliveries before and after it nothing."""
+    body = shapes.labelled(2)
+    last = {"Connection": "close"}
+
+    said = await service.raw(request(BODY), request(body, signature="00"), request(body, **last))
+
+    assert [said.count(b" 200 OK"), said.count(b" 401 Unauthorized")] == [2, 1]
+
+
 async def test_without_the_database_the_sender_is_asked_to_come_back(conn):
     """Nothing is acknowledged that is not committed: 503, with a time to come back."""
     nowhere = Database(dsn="postgresql://127.0.0.1:1/none", listen_dsn="")
@@ -323,3 +361,29 @@ async def test_the_counts_tell_what_there_is(service, conn):
 
 def _key(body):
     return read("shortcut", body, []).dedupe_key
+
+
+async def test_recording_reads_no_more_when_the_table_has_grown(database):
+    """A statement that was planned while there were no events does not read all of them later."""
+    rows_read = "select seq_tup_read from pg_stat_xact_user_tables where relname = 'events'"
+    conn = await database.connect("door")
+    try:
+        # PostgreSQL may keep the plan from the sixth time on.
+        for number in range(10):
+            await record(conn, [read("shortcut", shapes.labelled(number + 1), [])])
+        await conn.execute(
+            """
+            insert into events (source, dedupe_key, kind, body, status, reason)
+            select 'shortcut', gen_random_uuid(), 'v1', '', 'ignored', 'filler'
+              from generate_series(1, 5000)
+            """
+        )
+
+        async with conn.transaction():
+            before = await conn.fetchval(rows_read)
+            await record(conn, [read("shortcut", shapes.labelled(99), [])])
+            after = await conn.fetchval(rows_read)
+    finally:
+        await conn.close()
+
+    assert after == before
