@@ -10,6 +10,8 @@ from itertools import accumulate
 from typing import NoReturn
 from uuid import UUID
 
+from pydantic_core import from_json
+
 from app.model import Delivery
 from app.shortcut.values import clean, mapping
 
@@ -71,16 +73,24 @@ class _Unreadable(Exception):
 
 def _load(body: bytes) -> dict[str, object]:
     try:
-        decoded = body.decode().removeprefix("\ufeff")
+        payload: object = from_json(body, allow_inf_nan=False)
+    except ValueError:
+        # Faster, and stricter in places: what it refuses, the exact one takes, or says why not.
+        payload = _decode(_text(body))
+    if not isinstance(payload, dict):
+        raise _Unreadable(f"{_TYPES.get(type(payload), 'a number')}, not an object")
+    return payload
+
+
+def _text(body: bytes) -> str:
+    try:
+        text = body.decode().removeprefix("\ufeff")
     except UnicodeDecodeError:
         raise _Unreadable("not UTF-8") from None
     # How deep a parser can go depends on the Python and on the caller's stack: the limit doesn't.
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
         raise _Unreadable(f"nested more than {MAX_DEPTH} deep")
-    payload = _decode(decoded)
-    if not isinstance(payload, dict):
-        raise _Unreadable(f"{_TYPES.get(type(payload), 'a number')}, not an object")
-    return payload
+    return text
 
 
 def _decode(decoded: str) -> object:
