@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import structlog
 
+from app.api.access import Desk
 from app.apply import Applier
 from app.claims import Heart
 from app.connection import Lobby
@@ -49,6 +50,7 @@ class Role(StrEnum):
 
     RECEIVER = "receiver"
     WORKER = "worker"
+    CONSOLE = "console"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +92,18 @@ async def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.signalled)
     database = _database(settings, dsn)
-    async with database.pool("work") as pool:
+    # People have a pool of their own: what they look at may take long, and work can't wait.
+    async with database.pool("work") as pool, database.pool("console") as people:
         await _require_schema(pool)
         bell = Bell(database)
+        desk = desk_of(settings, people, bell) if Role.CONSOLE in roles else None
         recorder = _recorder(settings, database, bell) if Role.RECEIVER in roles else None
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(bell.send())]
             if recorder is not None:
                 background.append(tasks.create_task(recorder.run()))
-            work = [tasks.create_task(_serve_http(settings, pool, recorder, sockets, shutdown))]
+            serving = _serve_http(settings, pool, recorder, desk, sockets, shutdown)
+            work = [tasks.create_task(serving)]
             if Role.WORKER in roles:
                 background.append(tasks.create_task(bell.listen()))
                 work.append(tasks.create_task(_work(settings, database, pool, bell, shutdown)))
@@ -143,17 +148,28 @@ def _recorder(settings: Settings, database: Database, bell: Bell) -> Recorder:
     )
 
 
+def desk_of(settings: Settings, pool: Pool, bell: Bell) -> Desk | None:
+    """What the operators' API works with; None where no token is set."""
+    if settings.api_token is None:
+        log.warning("api.off", effect="DRAFTGATE_API_TOKEN is not set")
+        return None
+    token = settings.api_token.get_secret_value()
+    return Desk(pool=pool, settings=settings, token=token, ring=bell.ring)
+
+
 async def _serve_http(
     settings: Settings,
     pool: Pool,
     recorder: Recorder | None,
+    desk: Desk | None,
     sockets: Sequence[socket.socket],
     shutdown: Shutdown,
 ) -> None:
     if not sockets:
         await shutdown.stopping.wait()
         return
-    app = create_app(settings, pool=pool, recorder=recorder, draining=shutdown.stopping.is_set)
+    draining = shutdown.stopping.is_set
+    app = create_app(settings, pool=pool, recorder=recorder, draining=draining, desk=desk)
     lobby = Lobby(timeout_seconds=settings.header_timeout_seconds, most=settings.connection_limit)
     server = Server(app, graceful_timeout_seconds=settings.shutdown_grace_seconds, lobby=lobby)
     async with asyncio.TaskGroup() as tasks:

@@ -135,6 +135,11 @@ class Settings(BaseSettings):
         description="Path that a proxy serves this under, as `/draftgate`; cut off by it or not",
     )
 
+    # People
+    api_token: SecretStr | None = Field(
+        None, description="Token of the operators' API, 16 bytes or more. Unset: the API is off"
+    )
+
     # The process
     shutdown_grace_seconds: Seconds = Field(
         30, description="How long running drafters may finish after SIGTERM"
@@ -148,6 +153,7 @@ class Settings(BaseSettings):
         "database_url",
         "listen_database_url",
         "shortcut_api_token",
+        "api_token",
         "shortcut_workspace",
         "bot_member_id",
         "trigger_owner",
@@ -169,6 +175,13 @@ class Settings(BaseSettings):
     def _long_secrets(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
         if any(len(s.get_secret_value().encode()) < MIN_SECRET_BYTES for s in value):
             raise ValueError(f"a secret is shorter than {MIN_SECRET_BYTES} bytes")
+        return value
+
+    @field_validator("api_token")
+    @classmethod
+    def _long_token(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value().encode()) < MIN_SECRET_BYTES:
+            raise ValueError(f"it is shorter than {MIN_SECRET_BYTES} bytes")
         return value
 
     @field_validator("drafter_command", mode="before")

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
+import structlog
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,10 +13,12 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from app import health
+from app.api import routes
+from app.api.access import Desk
 from app.body import App, BodyReader
 from app.bounds import Bounds
 from app.connection import Connection, Lobby
-from app.db.connect import Pool
+from app.db.connect import DATABASE_ERRORS, Pool, reason
 from app.errors import Rejected
 from app.problems import problem
 from app.receive import Door
@@ -25,6 +28,8 @@ from app.settings import Settings
 VERSION = "0.1.0"
 #: Longer than any proxy in front keeps an idle connection, or it may reuse one just closed.
 KEEP_ALIVE_SECONDS = 75
+
+log = structlog.get_logger(__name__)
 
 
 class Server(uvicorn.Server):
@@ -63,13 +68,23 @@ class Server(uvicorn.Server):
 
 
 def create_app(
-    settings: Settings, *, pool: Pool, recorder: Recorder | None, draining: Callable[[], bool]
+    settings: Settings,
+    *,
+    pool: Pool,
+    recorder: Recorder | None,
+    draining: Callable[[], bool],
+    desk: Desk | None = None,
 ) -> App:
-    """The whole application; without a recorder this process receives no deliveries."""
+    """The whole application.
+
+    Without a recorder this process receives no deliveries, without a desk it has no operators' API.
+    """
     api = FastAPI(title="Draftgate", version=VERSION, redirect_slashes=False)
     api.include_router(health.router(pool, draining))
-    api.add_exception_handler(HTTPException, _http_problem)
-    api.add_exception_handler(RequestValidationError, _validation_problem)
+    if desk is not None:
+        api.state.desk = desk
+        api.include_router(routes.router)
+    _answer_with_problems(api)
     bodies = BodyReader(
         limit_bytes=settings.body_limit_bytes, timeout_seconds=settings.body_timeout_seconds
     )
@@ -86,6 +101,14 @@ def create_app(
     )
 
 
+def _answer_with_problems(api: FastAPI) -> None:
+    api.add_exception_handler(HTTPException, _http_problem)
+    api.add_exception_handler(RequestValidationError, _validation_problem)
+    api.add_exception_handler(Rejected, _refusal)
+    for error in DATABASE_ERRORS:
+        api.add_exception_handler(error, _unavailable)
+
+
 async def _http_problem(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
@@ -94,3 +117,15 @@ async def _http_problem(_: Request, error: Exception) -> JSONResponse:
 
 async def _validation_problem(_: Request, error: Exception) -> JSONResponse:
     return problem(Rejected(422, "parameters-invalid", "A parameter can't be used as it was sent."))
+
+
+async def _refusal(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Rejected)
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
+    return problem(error, headers=headers)
+
+
+async def _unavailable(_: Request, error: Exception) -> JSONResponse:
+    log.warning("request.unavailable", error=reason(error))
+    refused = Rejected(503, "unavailable", "The database can't be used now.")
+    return problem(refused, headers={"Retry-After": "1"})

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from app.body import App, Receive, Scope, Send
 from app.connection import Lobby
 from app.db.connect import Database
+from app.main import desk_of
 from app.record import Recorder
 from app.settings import Settings
 from app.shortcut.signature import sign
@@ -114,9 +115,10 @@ async def receiver(
     traceback, apart from the events that are `allowed`.
     """
     settings = Settings(shortcut_secrets=SECRET, _env_file=None, **given)  # type: ignore[arg-type]
+    bell = Bell(database)
     recorder = Recorder(
         database,
-        Bell(database),
+        bell,
         queue_limit=settings.queue_limit,
         commit_timeout_seconds=settings.commit_timeout_seconds,
     )
@@ -124,7 +126,13 @@ async def receiver(
     port = listener.getsockname()[1]
     with no_tracebacks(allowed):
         async with database.pool("test") as pool, asyncio.TaskGroup() as tasks:
-            app = create_app(settings, pool=pool, recorder=recorder, draining=lambda: False)
+            app = create_app(
+                settings,
+                pool=pool,
+                recorder=recorder,
+                draining=lambda: False,
+                desk=desk_of(settings, pool, bell),
+            )
             watched = Watched(app)
             lobby = Lobby(
                 timeout_seconds=settings.header_timeout_seconds, most=settings.connection_limit

@@ -2,7 +2,7 @@
 
 import typer
 
-from app.cli import demo, dev, events, outbox, run, sessions, simulate
+from app.cli import demo, dev, events, outbox, run, sessions, simulate, why
 
 app = typer.Typer(
     name="draftgate",
@@ -15,6 +15,7 @@ app.command("demo")(demo.demo)
 app.command("serve")(run.serve)
 app.command("worker")(run.worker)
 app.command("migrate")(run.migrate)
+app.command("why")(why.why)
 app.command("send")(simulate.send)
 app.command("simulate")(simulate.simulate)
 app.add_typer(sessions.app, name="sessions")

@@ -5,7 +5,9 @@ import re
 # PostgreSQL's text holds no NUL, and UTF-8 no surrogate; JSON can escape both.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _LINK = re.compile("https?://[!-~\u00a1-\ud7ff\ue000-\U0010ffff]{1,490}", re.IGNORECASE)
-_STORY = re.compile(r"(?:https?://\S+/story/|sc-|#)?([0-9]{1,19})(?:[/?#]\S*)?", re.IGNORECASE)
+_STORY = re.compile(
+    r"#?([0-9]{1,19})|(?:https?://\S+/story/|sc-)([0-9]{1,19})(?:[/?#]\S*)?", re.IGNORECASE
+)
 _MOST_DIGITS = 19
 _ID_LENGTH = 200
 
@@ -49,7 +51,7 @@ def number(value: object) -> int | None:
 def story_number(words: str) -> int | None:
     """The story that a person means: 123, #123, sc-123, sc-123/a-branch, or the story's address."""
     found = _STORY.fullmatch(words.strip())
-    return number(found[1]) if found else None
+    return number(found[1] or found[2]) if found else None
 
 
 def numbers(value: object) -> list[int]:

@@ -1,0 +1,106 @@
+"""Who may use the API, with what arguments, and what its routes work with."""
+
+import hmac
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Query, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BeforeValidator, StringConstraints
+
+from app import operate
+from app.db.connect import Connection, Pool, take
+from app.db.look import Cursor
+from app.errors import Rejected
+from app.settings import Settings
+from app.shortcut.values import story_number
+
+_DIGITS = re.compile("[0-9]{1,19}")
+
+bearer = HTTPBearer(auto_error=False, description="DRAFTGATE_API_TOKEN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """What the routes work with; it is the application's state `desk`.
+
+    Attributes:
+        ring: wakes workers after something was done that they may go on with.
+    """
+
+    pool: Pool
+    settings: Settings
+    token: str
+    ring: Callable[[], None]
+
+
+def desk(request: Request) -> Desk:
+    """The application's desk."""
+    found: Desk = request.app.state.desk
+    return found
+
+
+def require_token(
+    at: Annotated[Desk, Depends(desk)],
+    given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+) -> None:
+    """Raises Rejected unless the request has the token; comparing takes the same time always."""
+    # Starlette has read the header as Latin-1, whatever it was.
+    shown = given.credentials.encode("latin-1") if given else b""
+    if not hmac.compare_digest(shown, at.token.encode()):
+        raise Rejected(401, "token-invalid", "This needs the API token, as a bearer token.")
+
+
+async def connection(at: Annotated[Desk, Depends(desk)]) -> AsyncIterator[Connection]:
+    """A connection for one request."""
+    async with take(at.pool) as conn:
+        yield conn
+
+
+def _number(value: object) -> object:
+    """Plain digits within 64 bits; `int` itself would take `1_0`, and digits of other scripts."""
+    if isinstance(value, str):
+        if not _DIGITS.fullmatch(value) or int(value) >= 1 << 63:
+            raise ValueError("not a number")
+        return int(value)
+    return value
+
+
+def cursor(
+    after: Annotated[str | None, Query(description="`next` of the page before.")] = None,
+) -> Cursor | None:
+    """Where a page begins."""
+    try:
+        return None if after is None else Cursor.read(after)
+    except ValueError as error:
+        raise Rejected(422, "cursor-invalid", f"`after` is {error}.") from None
+
+
+def of_story(
+    story: Annotated[str | None, Query(description="Its number or link.")] = None,
+) -> int | None:
+    """The story that is meant."""
+    number = None if story is None else story_number(story)
+    if story is not None and number is None:
+        raise Rejected(422, "story-invalid", "`story` is no story's number or link.")
+    return number
+
+
+def actor(
+    actor: Annotated[str, Query(max_length=100, description="Who does it.")] = "API",
+) -> str:
+    """Who does it, for the timeline."""
+    return operate.actor(actor)
+
+
+Number = Annotated[int, BeforeValidator(_number)]
+Limit = Annotated[int, BeforeValidator(_number), Query(ge=1, le=200, description="Most rows.")]
+Text = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")]
+DryRun = Annotated[bool, Query(description="Only say what would be done.")]
+Desked = Annotated[Desk, Depends(desk)]
+Conn = Annotated[Connection, Depends(connection)]
+After = Annotated[Cursor | None, Depends(cursor)]
+OfStory = Annotated[int | None, Depends(of_story)]
+Actor = Annotated[str, Depends(actor)]

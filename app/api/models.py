@@ -1,0 +1,255 @@
+"""What the API answers with."""
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, Field
+
+from app.db.look import Page as Rows
+from app.machine import Status
+from app.model import EventStatus, OwedStatus
+
+T = TypeVar("T")
+
+
+class Problem(BaseModel):
+    """An error, by RFC 9457."""
+
+    type: str = "about:blank"
+    title: str = Field(examples=["Conflict"])
+    status: int = Field(examples=[409])
+    detail: str = Field(examples=["sc-123 is drafted. This is for what is failed."])
+    code: str = Field(examples=["not-possible"], description="Stable, to act on.")
+
+
+class Page(BaseModel, Generic[T]):
+    """A part of a list."""
+
+    items: list[T]
+    next: str | None = Field(examples=["1789372800000000-41"], description="`after` of the next.")
+
+    @classmethod
+    def of(cls, page: Rows) -> "Page[T]":
+        return cls.model_validate({"items": page.rows, "next": page.next and str(page.next)})
+
+
+class Session(BaseModel):
+    """A patch session, as lists show it."""
+
+    id: int = Field(examples=[41])
+    workspace: str = Field(examples=["shortcut"])
+    sc_id: int = Field(examples=[123], description="The story's public number.")
+    title: str | None = Field(examples=["Export as CSV"])
+    app_url: str | None = Field(examples=["https://app.shortcut.com/acme/story/123"])
+    status: Status
+    claim_generation: int = Field(examples=[2])
+    claimed_by: str | None = Field(examples=["host:4242:1f2e3d4c"])
+    claimed_at: datetime | None
+    attempts: int = Field(examples=[0])
+    crashes: int = Field(examples=[0])
+    revision: int = Field(examples=[1], description="How many drafts were made.")
+    last_error: str | None
+    next_attempt_at: datetime
+    created_at: datetime
+    updated_at: datetime
+
+
+class Told(BaseModel):
+    """One entry of a session's timeline."""
+
+    at: datetime
+    move: str = Field(examples=["claim"])
+    status: str = Field(examples=["drafting"])
+    generation: int
+    actor: str | None = Field(examples=["operator ada"])
+    event_id: int | None
+    reason: str | None
+
+
+class Remark(BaseModel):
+    """What a comment said; null once it is deleted."""
+
+    comment_id: int
+    author: str | None
+    text: str | None
+    said_at: datetime
+
+
+class Claim(BaseModel):
+    """Who owned the session, and what ended it; null while it is owned."""
+
+    generation: int
+    worker: str | None
+    claimed_at: datetime
+    ended_at: datetime | None
+    ended_by: str | None = Field(examples=["complete"])
+    reason: str | None
+
+
+class Draft(BaseModel):
+    """A draft."""
+
+    revision: int
+    generation: int
+    summary: str
+    patch: str
+    cost_usd: float
+    created_at: datetime
+
+
+class LateResult(BaseModel):
+    """What a worker made after it had lost its claim."""
+
+    generation: int
+    summary: str
+    patch: str
+    cost_usd: float
+    created_at: datetime
+    adopted_at: datetime | None
+
+
+class Event(BaseModel):
+    """A recorded event, as lists show it."""
+
+    id: int = Field(examples=[7])
+    source: str = Field(examples=["shortcut"])
+    kind: str = Field(examples=["v1"])
+    event_id: str | None = Field(examples=["6a2f0000-0000-4000-8000-000000000001"])
+    status: EventStatus
+    reason: str | None = Field(examples=["the label is not 'patch'"])
+    attempts: int
+    next_attempt_at: datetime
+    occurred_at: datetime | None
+    received_at: datetime
+    sc_ids: list[int] = Field(examples=[[123]])
+
+
+class Replay(BaseModel):
+    """Who had an event interpreted again."""
+
+    at: datetime
+    actor: str
+
+
+class EventDetail(Event):
+    """One event with all that was kept of it."""
+
+    headers: dict[str, str]
+    body_text: str = Field(description="As UTF-8; other bytes are written as \\x…")
+    body_base64: str = Field(description="The exact bytes that were signed.")
+    replays: list[Replay]
+
+
+class ExplainedEvent(Event):
+    """An event, and what would make it go on."""
+
+    go_on: str
+
+
+class Owed(BaseModel):
+    """A comment that a session owes its story."""
+
+    id: int = Field(examples=[12])
+    kind: str = Field(examples=["draft"])
+    status: OwedStatus
+    attempts: int
+    next_attempt_at: datetime
+    last_error: str | None
+    comment_id: int | None = Field(description="The comment, once it is on the story.")
+    created_at: datetime
+    sent_at: datetime | None
+
+
+class Comment(Owed):
+    """An owed comment and whose it is."""
+
+    session_id: int
+    workspace: str
+    sc_id: int
+
+
+class CommentDetail(Comment):
+    """The same with its text."""
+
+    key: str
+    text: str
+
+
+class SessionDetail(Session):
+    """One session with the newest of all that belongs to it, oldest first."""
+
+    description: str | None
+    prior_status: Status | None
+    claim_expires_at: datetime | None
+    progressed_at: datetime | None
+    interruptions: int
+    cost_usd: float
+    decided_at: datetime
+    actions: list[str] = Field(examples=[["retry", "close"]], description="What can be done now.")
+    timeline: list[Told]
+    conversation: list[Remark]
+    claims: list[Claim]
+    events: list[Event] = Field(description="The newest first.")
+    outbox: list[Owed]
+    drafts: list[Draft]
+    late_results: list[LateResult]
+
+
+class Done(BaseModel):
+    """What an action does, and whether it was done."""
+
+    plan: str = Field(examples=["sc-123 is failed. It will be drafted again, …"])
+    done: bool = Field(description="False for a dry run.")
+
+
+class Why(BaseModel):
+    """Why nothing happened to a story, or what did."""
+
+    sc_id: int
+    verdict: str = Field(examples=["sc-123 was given up: the drafter exited with 1"])
+    go_on: str = Field(examples=["Mend that, then comment `/retry`."])
+    sessions: list[Session]
+    events: list[ExplainedEvent]
+    more_events: bool
+
+
+class Stage(BaseModel):
+    """What waits at a stage."""
+
+    stage: str = Field(examples=["apply"])
+    waiting: int = Field(description="Counted up to 10,000.")
+    due_at: datetime | None = Field(description="Since when the longest-waiting one is due.")
+
+
+class Bucket(BaseModel):
+    """New events that came in from `start` on, by outcome; duplicates leave no row."""
+
+    start: datetime
+    pending: int
+    applied: int
+    ignored: int
+    quarantined: int
+    failed: int
+
+
+class Stats(BaseModel):
+    """Figures about the whole."""
+
+    backlog: list[Stage]
+    sessions: dict[Status, int] = Field(description="By status, each counted up to 10,000.")
+    bucket_seconds: int
+    deliveries: list[Bucket]
+
+
+#: Answers of every route, for its description.
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    401: {"model": Problem, "description": "No token, or another one."},
+    422: {"model": Problem, "description": "An argument can't be used as it was sent."},
+    503: {"model": Problem, "description": "The database can't be used."},
+}
+MISSING: dict[int | str, dict[str, Any]] = {
+    404: {"model": Problem, "description": "There is none."},
+}
+CONFLICT: dict[int | str, dict[str, Any]] = {
+    409: {"model": Problem, "description": "Not as things stand."},
+}

@@ -1,0 +1,339 @@
+"""The operators' API, over HTTP: what it shows, what it does, and what it refuses."""
+
+import base64
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+
+from app.db import gate, look
+from app.db.connect import Database
+from app.errors import SettingsError
+from app.machine import Status
+from app.settings import load
+from tests import shapes
+from tests.ladder import DRAFT, LEASE, comment
+from tests.service import receiver
+
+TOKEN = "a token of tests only, ü"
+
+
+@pytest.fixture
+async def api(database):
+    """A client of the API that has the token."""
+    async with service(database) as client:
+        yield client
+
+
+@asynccontextmanager
+async def service(database, **given):
+    async with receiver(database, api_token=TOKEN, **given) as running:
+        running.client.base_url = running.client.base_url.join("/api/v1/")
+        running.client.headers["Authorization"] = f"Bearer {TOKEN}"
+        yield running.client
+
+
+async def get(api, path, **params):
+    """The answer to a question that is a right one."""
+    answer = await api.get(path, params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("given", ["", "Bearer", "Bearer x", "Basic x", f"bearer {TOKEN}x"])
+@pytest.mark.parametrize("path", ["sessions", "events/1/body", "why", "stats?window=x"])
+async def test_nothing_is_shown_without_the_token(api, path, given):
+    """Whatever is asked, without the right token the answer is 401, and names what it takes."""
+    answer = await api.get(path, headers={"Authorization": given.encode()})
+
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.json()["code"] == "token-invalid"
+
+
+async def test_nothing_is_done_without_the_token(api, ladder):
+    """An action without the token changes nothing."""
+    await ladder.in_status(Status.FAILED)
+    number = (await ladder.session())["id"]
+
+    answer = await api.post(f"sessions/{number}/retry", headers={"Authorization": ""})
+
+    assert answer.status_code == 401
+    assert (await ladder.session())["status"] == "failed"
+
+
+async def test_without_a_token_there_is_no_api(database):
+    """Where no token is set, there are no routes, for nobody."""
+    async with receiver(database) as running:
+        answer = await running.client.get("/api/v1/sessions")
+
+    assert answer.status_code == 404
+
+
+def test_a_short_token_is_refused(monkeypatch):
+    """A token of less than 16 bytes starts nothing, and is not repeated; an empty one is none."""
+    monkeypatch.setenv("DRAFTGATE_API_TOKEN", "0123456789abcde")
+    with pytest.raises(SettingsError, match="DRAFTGATE_API_TOKEN") as refusal:
+        load(_env_file=None)
+    assert "0123456789abcde" not in str(refusal.value)
+
+    monkeypatch.setenv("DRAFTGATE_API_TOKEN", "")
+    assert load(_env_file=None).api_token is None
+
+
+async def test_lists_come_in_pages(api, ladder):
+    """`next` leads from page to page, until it is null."""
+    await ladder.deliver(*(shapes.labelled(story) for story in (1, 2, 3)))
+
+    first = await get(api, "events", limit=2)
+    second = await get(api, "events", limit=2, after=first["next"])
+
+    assert [row["sc_ids"] for row in first["items"] + second["items"]] == [[3], [2], [1]]
+    assert second["next"] is None
+    assert [s["sc_id"] for s in (await get(api, "sessions", story="sc-2"))["items"]] == [2]
+    assert (await get(api, "sessions", status="failed"))["items"] == []
+
+
+async def test_a_session_is_shown_with_all_that_belongs_to_it(api, ladder):
+    """Its timeline, conversation, claims, events, comments, drafts, and what can be done."""
+    first = await ladder.claimed()
+    await ladder.deliver(shapes.commented(1, minute=5, text="In euros <b>", comment=9))
+    await gate.release(ladder.conn, first, error="it broke", delay=LEASE * 0, failed=True)
+    second = await ladder.claim()
+    await gate.complete(ladder.conn, second, DRAFT, comment=comment(second))
+    await gate.keep_late_result(ladder.conn, first, DRAFT)
+
+    shown = await get(api, f"sessions/{first.session_id}")
+
+    assert [entry["move"] for entry in shown["timeline"]][-3:] == ["release", "claim", "complete"]
+    assert [entry["text"] for entry in shown["conversation"]] == ["In euros <b>"]
+    assert [claim["ended_by"] for claim in shown["claims"]] == ["release", "complete"]
+    assert [event["id"] for event in shown["events"]] == [2, 1]
+    assert [owed["kind"] for owed in shown["outbox"]] == ["draft"]
+    assert [draft["patch"] for draft in shown["drafts"]] == [DRAFT.patch]
+    assert [late["generation"] for late in shown["late_results"]] == [first.generation]
+    assert shown["actions"] == ["close", "adopt"]
+
+
+async def test_an_event_is_shown_to_the_byte(api, ladder):
+    """Whatever was signed can be had again exactly, and is shown as far as it is text."""
+    body = b'\xff\x00 {"half": "\\ud83d"}'
+    await ladder.record(body)
+
+    shown = await get(api, "events/1")
+
+    assert base64.b64decode(shown["body_base64"]) == body
+    assert shown["body_text"] == '\\xff\x00 {"half": "\\ud83d"}'
+    assert (shown["status"], shown["reason"]) == ("quarantined", "not UTF-8")
+    raw = await api.get("events/1/body")
+    assert raw.content == body
+    assert raw.headers["Content-Type"] == "application/octet-stream"
+
+
+async def test_text_that_is_not_text_is_shown(api, ladder):
+    """Half characters and NULs in what a story says come out as what was stored of them."""
+    await ladder.deliver(shapes.labelled(1, name="A\x00B\ud83d<script>\x1b[31m"))
+
+    (shown,) = (await get(api, "sessions"))["items"]
+
+    assert shown["title"] == "A\ufffdB\ufffd<script>\x1b[31m"
+
+
+@pytest.mark.parametrize(
+    ("status", "action", "then"),
+    [
+        (Status.FAILED, "retry", "clarified"),
+        (Status.DRAFTING, "release", "clarified"),
+        (Status.DRAFTING, "close", "closed"),
+        (Status.CLOSED, "reopen", "clarified"),
+    ],
+)
+async def test_actions_say_what_they_do_and_do_it(api, ladder, status, action, then):
+    """A dry run only says it; then it is done, once, and told with who did it."""
+    await ladder.in_status(status)
+    path = f"sessions/{(await ladder.session())['id']}/{action}"
+
+    dry = await api.post(path, params={"dry_run": True})
+    assert (await ladder.session())["status"] == status
+    done = await api.post(path, params={"actor": "ada"})
+    again = await api.post(path, params={"actor": "ada"})
+
+    assert (dry.json()["done"], done.json()["done"]) == (False, True)
+    assert dry.json()["plan"] == done.json()["plan"]
+    assert (again.status_code, again.json()["code"]) == (409, "not-possible")
+    assert (await ladder.session())["status"] == then
+    told = await look.timeline(ladder.conn, (await ladder.session())["id"])
+    assert told[-1]["actor"] == "operator ada"
+
+
+async def test_a_late_result_is_adopted(api, ladder):
+    """By the generation that made it; there must be one."""
+    claim = await ladder.claimed()
+    await api.post(f"sessions/{claim.session_id}/release")
+    await gate.keep_late_result(ladder.conn, claim, DRAFT)
+    path = f"sessions/{claim.session_id}/adopt"
+
+    assert (await api.post(path)).status_code == 409
+    assert (await api.post(path, params={"generation": 99})).status_code == 409
+    assert (await api.post(path, params={"generation": claim.generation})).status_code == 200
+    assert (await ladder.session())["status"] == "drafted"
+
+
+async def test_a_replay_with_a_key_runs_once(api, ladder):
+    """The same key is answered alike and changes nothing; another one runs."""
+    await ladder.deliver(shapes.labelled(1))
+
+    for key, then in (("a", "pending"), ("a", "applied"), ("b", "pending")):
+        answer = await api.post("events/1/replay", headers={"Idempotency-Key": key})
+        assert (answer.status_code, answer.json()["done"]) == (200, True)
+        assert (await get(api, "events/1"))["status"] == then
+        await ladder.deliver()
+        while await ladder.applier.tick():
+            pass
+
+    assert len((await get(api, "events/1"))["replays"]) == 2
+
+
+async def test_a_pending_event_is_not_replayed(api, ladder):
+    """It is interpreted anyway, and the answer says so."""
+    await ladder.record(shapes.labelled(1))
+
+    assert (await api.post("events/1/replay")).status_code == 409
+    assert (await api.post("events/1/replay?dry_run=1")).status_code == 409
+
+
+async def test_a_comment_that_was_given_up_is_sent_again(api, ladder, conn):
+    """Failed comments are pending again; others are left alone."""
+    claim = await ladder.claimed()
+    await gate.complete(conn, claim, DRAFT, comment=comment(claim))
+    (owed,) = (await get(api, "outbox"))["items"]
+    assert (await api.post(f"outbox/{owed['id']}/retry")).status_code == 409
+    await conn.execute("update outbox set status = 'failed', last_error = 'refused'")
+
+    assert (await api.post(f"outbox/{owed['id']}/retry")).json()["done"] is True
+
+    shown = await get(api, f"outbox/{owed['id']}")
+    assert (shown["status"], shown["text"]) == ("pending", "Some text")
+
+
+async def test_figures_are_those_of_the_database(api, ladder):
+    """Backlog, sessions by status, and events over time."""
+    await ladder.in_status(Status.FAILED)
+    await ladder.record(shapes.labelled(2))
+
+    for window, buckets in (("hour", 60), ("day", 24), ("week", 28)):
+        shown = await get(api, "stats", window=window)
+        assert len(shown["deliveries"]) == buckets
+        newest = shown["deliveries"][-2:]
+        assert sum(b["applied"] for b in newest) == sum(b["pending"] for b in newest) == 1
+    assert shown["sessions"]["failed"] == 1
+    assert {s["stage"]: s["waiting"] for s in shown["backlog"]}["apply"] == 1
+
+
+@pytest.mark.parametrize("words", ["7", "sc-7", "https://app.shortcut.com/acme/story/7/title"])
+async def test_why_answers_for_a_number_or_a_link(api, ladder, words):
+    """What was delivered about the story is there with its outcome, its reason, and what helps."""
+    await ladder.deliver(shapes.labelled(7, label="other"))
+    await ladder.record(b'{"id": 7, broken')
+
+    answer = await get(api, "why", story=words)
+
+    assert answer["verdict"] == "None of what was delivered about sc-7 has opened a session."
+    assert "gets the label 'patch'" in answer["go_on"]
+    told = [(event["status"], event["reason"]) for event in answer["events"]]
+    assert told[1] == ("ignored", "the label is not 'patch'")
+    assert told[0][0] == "quarantined"
+    assert all(event["go_on"] for event in answer["events"])
+
+
+async def test_why_says_that_nothing_came(api, ladder):
+    """Where nothing was delivered, the webhook is what to look at."""
+    nothing = await get(api, "why", story="7")
+    await ladder.deliver(shapes.labelled(8))
+    nothing_about_it = await get(api, "why", story="7")
+
+    assert nothing["verdict"] == "Nothing has ever been delivered."
+    assert nothing_about_it["verdict"].startswith("Nothing about sc-7 was delivered; the last")
+    assert "webhook" in nothing["go_on"]
+
+
+@pytest.mark.parametrize("status", Status)
+async def test_why_knows_every_status(api, ladder, status):
+    """Wherever a session stands, there is a sentence about it and one about what now."""
+    await ladder.in_status(status)
+
+    answer = await get(api, "why", story="1")
+
+    assert "sc-1" in answer["verdict"]
+    assert answer["go_on"]
+
+
+NO_NUMBERS = (
+    "99999999999999999999",
+    "9223372036854775808",
+    "-1",
+    "0x1",
+    "%EF%BC%91",
+    "%00",
+    "1%00",
+    "1_0",
+    "1.0",
+    "%20",
+    "null",
+    "%ED%A0%80",
+    "..",
+    "1%2F2",
+)
+
+
+async def test_no_number_breaks_anything(api):
+    """Whatever stands where a number should: it is not found or not valid, as problem JSON."""
+    for number in (*NO_NUMBERS, "0", "7", "9223372036854775807"):
+        for name, action in (("sessions", "retry"), ("events", "replay"), ("outbox", "retry")):
+            answer = await api.get(f"{name}/{number}")
+            acted = await api.post(f"{name}/{number}/{action}")
+            for each in (answer, acted):
+                assert each.status_code in (404, 405, 422), (name, number, each.text)
+                assert each.headers["Content-Type"] == "application/problem+json"
+                assert each.json()["status"] == each.status_code
+
+
+async def test_no_argument_breaks_a_list(api):
+    """An argument that can't be used is refused, never an error of ours; others are ignored."""
+    keys = ("after", "story", "limit", "status", "workspace")
+    wrong = [f"{key}={value}" for key in keys[:4] for value in (*NO_NUMBERS, "")]
+    wrong += ["workspace=%00", f"workspace={'x' * 201}", "limit=0", "limit=201"]
+    for query in wrong:
+        for name in ("sessions", "events", "outbox"):
+            answer = await api.get(f"{name}?{query}")
+            assert answer.status_code in (200, 422), (name, query, answer.text)
+            if name == "sessions":
+                assert answer.status_code == 422, query
+
+
+async def test_a_database_that_is_away_is_503():
+    """What can't be read now may be asked for again."""
+    nowhere = Database(dsn="postgresql://a@127.0.0.1:1/a", listen_dsn="postgresql:///a")
+    async with service(nowhere) as client:
+        answer = await client.get("sessions")
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert answer.headers["Retry-After"]
+
+
+async def test_the_description_has_every_route_with_examples(api):
+    """/openapi.json is open, names the token, and describes each answer."""
+    described = (
+        await api.get(
+            f"{api.base_url.copy_with(path='/openapi.json')}", headers={"Authorization": ""}
+        )
+    ).json()
+
+    routes = {path for path in described["paths"] if path.startswith("/api/v1/")}
+    assert {"/api/v1/sessions/{session_id}/{action}", "/api/v1/why", "/api/v1/stats"} <= routes
+    for path in routes:
+        for operation in described["paths"][path].values():
+            assert operation["security"] == [{"HTTPBearer": []}]
+            assert {"200", "401", "422"} <= operation["responses"].keys()
+    assert "Export as CSV" in json.dumps(described)
