@@ -5,6 +5,7 @@ DraftgateError
 ├── SchemaError            the database's schema is not this version's (exit 3)
 ├── Rejected               the request is refused; becomes problem JSON at the edge
 ├── Unrecorded             a delivery could not be committed in time; becomes 503
+├── SpoolError             the spool can't be used now; what it was to take is 503
 ├── DrafterError           a drafter run gave no usable result; the session is released
 └── ShortcutError          the Shortcut API did not do what was asked
     ├── ShortcutUnavailable    it may work later: timeout, 5xx, connection lost, 429
@@ -43,6 +44,10 @@ class Rejected(DraftgateError):
 
 class Unrecorded(DraftgateError):
     """The database did not commit the delivery in time; the sender should come back."""
+
+
+class SpoolError(DraftgateError):
+    """The spool's file can't be used: no space left in it, no disk, no such thing."""
 
 
 class DrafterError(DraftgateError):

@@ -15,6 +15,7 @@ from app.errors import Rejected, Unrecorded
 from app.model import Delivery
 from app.problems import refusal
 from app.receive import Door, answer
+from app.record import Outcome
 
 _JSON = ((b"content-type", b"application/json"),)
 _CLOSE = ((b"connection", b"close"),)
@@ -115,12 +116,13 @@ class FastLane(HttpToolsProtocol):
         recorded.add_done_callback(partial(self._answer, delivery, self.headers))
         return True
 
-    def _answer(self, delivery: Delivery, headers: Headers, recorded: Future[bool]) -> None:
+    def _answer(self, delivery: Delivery, headers: Headers, recorded: Future[Outcome]) -> None:
         self._pending.response_complete = True
         if self.transport.is_closing() or recorded.cancelled():
             return
         try:
-            self._write(200, _JSON, answer(delivery, new=recorded.result()))
+            status, body = answer(delivery, recorded.result())
+            self._write(status, _JSON, body)
         except (Rejected, Unrecorded) as error:
             assert self._door is not None
             response = refusal(self._door.refused(error, self.client, headers))

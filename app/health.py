@@ -2,44 +2,76 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from app.db.connect import DATABASE_ERRORS, Pool, take
-from app.errors import SchemaError
+from app.db.spool import SpoolState
+from app.errors import SchemaError, SpoolError
 from app.migrate import require_latest
+from app.spool import Spool
 
 READY_TIMEOUT_SECONDS = 3.0
+_AWAY = "the database is not available"
 
 
-def router(pool: Pool, draining: Callable[[], bool]) -> APIRouter:
+def router(pool: Pool, spool: Spool | None, draining: Callable[[], bool]) -> APIRouter:
     """`/livez` and `/readyz`, for GET and HEAD."""
     routes = APIRouter(tags=["health"])
 
-    @routes.head("/livez", include_in_schema=False)
-    @routes.get("/livez", operation_id="livez")
+    @routes.api_route("/livez", methods=["GET", "HEAD"], operation_id="livez")
     async def livez() -> dict[str, str]:
         """The process runs and its event loop turns."""
         return {"status": "alive"}
 
-    @routes.head("/readyz", include_in_schema=False)
-    @routes.get("/readyz", operation_id="readyz")
+    @routes.api_route("/readyz", methods=["GET", "HEAD"], operation_id="readyz")
     async def readyz() -> JSONResponse:
-        """Database reachable, schema current, not shutting down; else 503 with what is wrong."""
-        fault = "shutting down" if draining() else await _fault(pool)
-        content = {"status": "not ready", "fault": fault} if fault else {"status": "ready"}
-        return JSONResponse(content, status_code=503 if fault else 200)
+        """Schema current, not shutting down, and a place for deliveries; else 503 with the fault.
+
+        That place is the database, or the spool while it has room.
+        """
+        database = "shutting down" if draining() else await _database_fault(pool)
+        spooling, has_room = await _look_into(spool)
+        fault = "the spool is full" if has_room is False else database
+        ready = fault is None or (fault == _AWAY and has_room)
+        content: dict[str, object] = {"status": "ready" if ready else "not ready"}
+        content |= {"fault": fault} if fault else {}
+        content |= {"spool": spooling} if spooling else {}
+        return JSONResponse(content, status_code=200 if ready else 503)
 
     return routes
 
 
-async def _fault(pool: Pool) -> str | None:
+async def _database_fault(pool: Pool) -> str | None:
     try:
         async with asyncio.timeout(READY_TIMEOUT_SECONDS), take(pool) as conn:
             await require_latest(conn)
     except SchemaError as error:
         return str(error)
     except DATABASE_ERRORS:
-        return "the database is not available"
+        return _AWAY
     return None
+
+
+async def _look_into(spool: Spool | None) -> tuple[dict[str, object], bool | None]:
+    """What there is to say of the spool, and whether it has room; None where that isn't known."""
+    if spool is None:
+        return {}, None
+    try:
+        state = await spool.state()
+    except SpoolError:
+        return {"fault": "the spool can't be used"}, None
+    return _told(state), not state.is_full
+
+
+def _told(state: SpoolState) -> dict[str, object]:
+    age = datetime.now(UTC) - state.oldest_at if state.oldest_at else None
+    return {
+        "deliveries": state.deliveries,
+        "refused": state.refused,
+        "used_bytes": state.used_bytes,
+        "limit_bytes": state.limit_bytes,
+        "oldest_seconds": round(age.total_seconds(), 1) if age else None,
+    }

@@ -28,9 +28,10 @@ from app.engine import Engine
 from app.errors import DraftgateError, SettingsError, ShortcutError, ShortcutUnavailable
 from app.migrate import require_latest
 from app.outbox import Sender
-from app.record import Recorder
+from app.record import DATABASE_SHARE, Recorder
 from app.settings import Settings
 from app.shortcut.client import Me, ShortcutClient
+from app.spool import Spool, require_directory
 from app.wake import Bell, wait
 from app.web import Server, create_app
 
@@ -94,10 +95,10 @@ async def run(
     database = _database(settings, dsn)
     # People have a pool of their own: what they look at may take long, and work can't wait.
     async with database.pool("work") as pool, database.pool("console") as people:
-        await _require_schema(pool)
+        await _require_schema(pool, may_be_away=roles == {Role.RECEIVER} and settings.spool_dir)
         bell = Bell(database)
         desk = desk_of(settings, people, bell) if Role.CONSOLE in roles else None
-        recorder = _recorder(settings, database, bell) if Role.RECEIVER in roles else None
+        recorder = recorder_of(settings, database, bell) if Role.RECEIVER in roles else None
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(bell.send())]
             if recorder is not None:
@@ -129,15 +130,19 @@ def _database(settings: Settings, dsn: str) -> Database:
     )
 
 
-async def _require_schema(pool: Pool) -> None:
+async def _require_schema(pool: Pool, *, may_be_away: object) -> None:
     try:
         async with take(pool) as conn:
             await require_latest(conn)
     except DATABASE_ERRORS as error:
+        if may_be_away:  # Deliveries go to the spool until it is there.
+            log.warning("database.away", error=reason(error))
+            return
         raise DraftgateError(f"the database can't be used: {reason(error)}") from None
 
 
-def _recorder(settings: Settings, database: Database, bell: Bell) -> Recorder:
+def recorder_of(settings: Settings, database: Database, bell: Bell) -> Recorder:
+    """The recorder that these settings ask for, with its spool."""
     if not settings.secrets:
         raise SettingsError("DRAFTGATE_SHORTCUT_SECRETS is not set: no delivery could be trusted")
     return Recorder(
@@ -145,6 +150,18 @@ def _recorder(settings: Settings, database: Database, bell: Bell) -> Recorder:
         bell,
         queue_limit=settings.queue_limit,
         commit_timeout_seconds=settings.commit_timeout_seconds,
+        spool=_spool(settings),
+    )
+
+
+def _spool(settings: Settings) -> Spool | None:
+    if settings.spool_dir is None:
+        return None
+    require_directory(settings.spool_dir)
+    return Spool(
+        settings.spool_dir,
+        limit_bytes=settings.spool_limit_bytes,
+        timeout_seconds=settings.commit_timeout_seconds * (1 - DATABASE_SHARE),
     )
 
 

@@ -33,6 +33,7 @@ class Delivery:
         occurred_at: the sender's time; None where it can't be read or stored.
         body: the exact bytes that were signed.
         defect: why the body can't be read at all; such an event is quarantined.
+        received_at: when it came, where that was not just now; by the receiver's clock.
     """
 
     source: str
@@ -43,6 +44,7 @@ class Delivery:
     body: bytes
     headers: str
     defect: str | None = None
+    received_at: datetime | None = None
 
 
 # --- interpret -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from app.errors import Rejected, Unrecorded
 from app.forwarded import Proxies
 from app.model import Delivery
 from app.problems import refuse
-from app.record import Recorder
+from app.record import Outcome, Recorder
 from app.shortcut import envelope
 from app.shortcut.signature import SIGNATURE_HEADER, verify
 
@@ -23,6 +23,12 @@ PATH = "/webhooks/shortcut"
 #: The source of what is sent to PATH itself.
 SOURCE = "shortcut"
 _JSON = (b"content-type", b"application/json")
+
+_SAID = {
+    Outcome.NEW: (200, '"duplicate":false'),
+    Outcome.DUPLICATE: (200, '"duplicate":true'),
+    Outcome.SPOOLED: (202, '"spooled":true'),
+}
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +66,7 @@ class Door:
         if path != PATH and not path.startswith(PATH + "/"):
             return await self._behind(scope, receive, send)
         try:
-            await _answer(send, await self._receive(path, scope, receive))
+            await _answer(send, *await self._receive(path, scope, receive))
         except Gone:
             log.info("delivery.cut_off", client=self._client(scope.get("client"), scope["headers"]))
         except (Rejected, Unrecorded) as error:
@@ -80,7 +86,7 @@ class Door:
         address = self._proxies.client(peer and peer[0], headers)
         return None if address is None else str(address)
 
-    async def _receive(self, path: str, scope: Scope, receive: Receive) -> bytes:
+    async def _receive(self, path: str, scope: Scope, receive: Receive) -> tuple[int, bytes]:
         source = path.removeprefix(PATH).strip("/") or SOURCE
         headers: Headers = scope["headers"]
         if source not in self._secrets:
@@ -89,9 +95,9 @@ class Door:
             raise Rejected(405, "method-not-allowed", "Deliveries are sent by POST.")
         _check(headers)
         delivery, recorded = self._take(source, await self._bodies.read(headers, receive), headers)
-        return answer(delivery, new=await recorded)
+        return answer(delivery, await recorded)
 
-    def take_whole(self, body: bytes, headers: Headers) -> tuple[Delivery, Future[bool]] | None:
+    def take_whole(self, body: bytes, headers: Headers) -> tuple[Delivery, Future[Outcome]] | None:
         """Takes a delivery to PATH that has arrived, without waiting for anything.
 
         None where it can't be taken: `__call__` then says why.
@@ -104,7 +110,7 @@ class Door:
             pass
         return None
 
-    def _take(self, source: str, body: bytes, headers: Headers) -> tuple[Delivery, Future[bool]]:
+    def _take(self, source: str, body: bytes, headers: Headers) -> tuple[Delivery, Future[Outcome]]:
         signatures = [value for name, value in headers if name == SIGNATURE_HEADER]
         if not verify(self._secrets[source], body, signatures):
             raise Rejected(401, "signature-invalid", "The signature does not match the body.")
@@ -112,13 +118,17 @@ class Door:
         return delivery, self._recorder.put(delivery)
 
 
-def answer(delivery: Delivery, *, new: bool) -> bytes:
-    """What the sender of a committed delivery is told. Raises Rejected for what can't be read."""
+def answer(delivery: Delivery, outcome: Outcome) -> tuple[int, bytes]:
+    """What the sender of a delivery is told that is committed, or safe in the spool.
+
+    Raises Rejected for what can't be read.
+    """
     if delivery.defect is not None:
         # It was signed, so it is kept; but whoever sent it should hear that it is no use.
         raise Rejected(400, "not-json", f"The body can't be read: {delivery.defect}.")
     event_id = "null" if delivery.event_id is None else _quoted(delivery.event_id)
-    return f'{{"event_id":{event_id},"duplicate":{"false" if new else "true"}}}'.encode()
+    status, said = _SAID[outcome]
+    return status, f'{{"event_id":{event_id},{said}}}'.encode()
 
 
 def _check(headers: Headers) -> None:
@@ -130,7 +140,7 @@ def _check(headers: Headers) -> None:
             raise Rejected(400, "upgrade-unsupported", "Send the delivery without an upgrade.")
 
 
-async def _answer(send: Send, body: bytes) -> None:
+async def _answer(send: Send, status: int, body: bytes) -> None:
     length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": 200, "headers": [_JSON, length]})
+    await send({"type": "http.response.start", "status": status, "headers": [_JSON, length]})
     await send({"type": "http.response.body", "body": body})

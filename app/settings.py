@@ -121,6 +121,14 @@ class Settings(BaseSettings):
     commit_timeout_seconds: Seconds = Field(
         10, description="Longest wait for the commit before the answer is 503"
     )
+    spool_dir: Path | None = Field(
+        None,
+        description="Where deliveries are kept while the database is away, on a local disk."
+        " Unset: they are 503",
+    )
+    spool_limit_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
+        1 << 30, description="Most that the spool may hold, then 503"
+    )
     queue_limit: Annotated[int, Field(ge=1)] = Field(
         2000, description="Deliveries that may wait for a commit before the answer is 503"
     )
@@ -159,6 +167,7 @@ class Settings(BaseSettings):
         "trigger_owner",
         "trigger_state",
         "repository",
+        "spool_dir",
         mode="before",
     )
     @classmethod

@@ -80,7 +80,7 @@ def create_app(
     Without a recorder this process receives no deliveries, without a desk it has no operators' API.
     """
     api = FastAPI(title="Draftgate", version=VERSION, redirect_slashes=False)
-    api.include_router(health.router(pool, draining))
+    api.include_router(health.router(pool, recorder.spool if recorder else None, draining))
     if desk is not None:
         api.state.desk = desk
         api.include_router(routes.router)

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from app.body import App, Receive, Scope, Send
 from app.connection import Lobby
 from app.db.connect import Database
-from app.main import desk_of
+from app.main import desk_of, recorder_of
 from app.record import Recorder
 from app.settings import Settings
 from app.shortcut.signature import sign
@@ -116,12 +116,7 @@ async def receiver(
     """
     settings = Settings(shortcut_secrets=SECRET, _env_file=None, **given)  # type: ignore[arg-type]
     bell = Bell(database)
-    recorder = Recorder(
-        database,
-        bell,
-        queue_limit=settings.queue_limit,
-        commit_timeout_seconds=settings.commit_timeout_seconds,
-    )
+    recorder = recorder_of(settings, database, bell)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     with no_tracebacks(allowed):

@@ -32,6 +32,7 @@ LAYERS = (
     ("app.drafters",),
     ("app.operate", "app.why"),
     ("app.api",),
+    ("app.spool",),
     ("app.record",),
     ("app.body",),
     ("app.problems",),

@@ -36,12 +36,14 @@ class Replay(StrEnum):
 #: all, since an insert that conflicts still takes a number from the sequence.
 RECORD = """
     insert into events
-        (source, dedupe_key, event_id, kind, occurred_at, headers, body, status, reason)
-    select source, dedupe_key, event_id, kind, occurred_at, headers, body,
-           case when defect is null then 'pending' else 'quarantined' end, defect
+        (source, dedupe_key, event_id, kind, occurred_at, received_at, headers, body, status,
+         reason)
+    select source, dedupe_key, event_id, kind, occurred_at, least(received_at, app_now()), headers,
+           body, case when defect is null then 'pending' else 'quarantined' end, defect
       from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[], $6::text[],
-                  $7::bytea[], $8::text[])
-        as delivery (source, dedupe_key, event_id, kind, occurred_at, headers, body, defect)
+                  $7::bytea[], $8::text[], $9::timestamptz[])
+        as delivery (source, dedupe_key, event_id, kind, occurred_at, headers, body, defect,
+                     received_at)
      where not exists (select from events as e
                         where e.source = delivery.source and e.dedupe_key = delivery.dedupe_key)
      order by source, dedupe_key
@@ -66,6 +68,7 @@ async def record(conn: Connection, batch: Sequence[Delivery]) -> set[tuple[str, 
         [d.headers for d in batch],
         [d.body for d in batch],
         [d.defect for d in batch],
+        [d.received_at for d in batch],
     )
     return {(row["source"], row["dedupe_key"]) for row in rows}
 
