@@ -28,10 +28,11 @@ class BodyReader:
     async def read(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body.
 
-        Raises Rejected when it is too large, before any of it is read where its length was
-        announced, or too slow; Gone when the client does not finish it.
+        Raises Rejected when it is too large or too slow, Gone when the client does not finish it.
+        What is a little too large is read to its end first: a proxy that is still sending when
+        the connection closes may not pass our answer on.
         """
-        if any(name == b"content-length" and self._too_large(size) for name, size in headers):
+        if any(name == b"content-length" and self._far_too_large(size) for name, size in headers):
             raise self._oversized()
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -43,10 +44,10 @@ class BodyReader:
         """Whether a body that is whole is within the size."""
         return len(body) <= self._limit_bytes
 
-    def _too_large(self, length: bytes) -> bool:
+    def _far_too_large(self, length: bytes) -> bool:
         # The server has parsed the header already; a number too long to parse is too large.
         digits = length.strip()
-        return digits.isdigit() and (len(digits) > 18 or int(digits) > self._limit_bytes)
+        return digits.isdigit() and (len(digits) > 18 or int(digits) > 2 * self._limit_bytes)
 
     def _oversized(self) -> Rejected:
         return Rejected(
@@ -62,8 +63,10 @@ class BodyReader:
                 raise Gone
             chunk: bytes = message.get("body", b"")
             size += len(chunk)
-            if size > self._limit_bytes:
+            if size <= self._limit_bytes:
+                chunks.append(chunk)
+            more = message.get("more_body", False)
+            if size > (2 if more else 1) * self._limit_bytes:
                 raise self._oversized()
-            chunks.append(chunk)
-            if not message.get("more_body", False):
+            if not more:
                 return b"".join(chunks)

@@ -1,11 +1,11 @@
-"""Real processes: receivers, workers, nginx; with a simulated Shortcut in the test's own."""
+"""Real processes: receivers, workers, proxies; with a simulated Shortcut in the test's own."""
 
 import asyncio
 import os
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -18,7 +18,13 @@ from app.simulator.records import AGENT
 from app.simulator.server import create_simulator
 from app.simulator.simulation import Simulation
 
-NGINX = Path(__file__).parent.parent / "deploy" / "nginx"
+DEPLOY = Path(__file__).parent.parent / "deploy"
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with listen(0) as front:
+        return int(front.getsockname()[1])
 
 
 class Stack:
@@ -65,15 +71,16 @@ class Stack:
         """A worker."""
         return await self.start("worker")
 
-    async def nginx(self, program: str, ports: list[int]) -> int:
+    async def nginx(
+        self, program: str, ports: list[int], edit: Callable[[str], str] = lambda site: site
+    ) -> int:
         """nginx with the configuration that is shipped, in front of these; the port it has."""
-        front = listen(0)
-        port = front.getsockname()[1]
-        front.close()
+        port = free_port()
         servers = "".join(f"server 127.0.0.1:{p} max_fails=0;\n" for p in ports)
-        upstream = re.sub(r"server .*;\n", "", (NGINX / "upstream.conf").read_text())
+        upstream = re.sub(r"server .*;\n", "", (DEPLOY / "nginx/upstream.conf").read_text())
         upstream = upstream.replace("upstream draftgate {\n", f"upstream draftgate {{\n{servers}")
-        site = (NGINX / "draftgate.conf").read_text().replace("listen 80;", f"listen {port};")
+        site = (DEPLOY / "nginx/draftgate.conf").read_text()
+        site = edit(site).replace("listen 80", f"listen {port}")
         paths = "".join(
             f"{kind}_temp_path {self.home}/{kind};\n"
             for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -85,6 +92,25 @@ class Stack:
             f"http {{ access_log off;\n{paths}{upstream}{site}}}\n"
         )
         await self.run(program, "-e", f"{self.home}/nginx.log", "-c", str(config))
+        return port
+
+    async def caddy(self, program: str, ports: list[int]) -> int:
+        """Caddy with the configuration that is shipped, in front of these; the port it has.
+
+        It speaks TLS as `localhost`, with a certificate of its own making.
+        """
+        port = free_port()
+        site = (DEPLOY / "caddy/Caddyfile").read_text()
+        own = "admin off\n\tlocal_certs\n\tskip_install_trust\n\tauto_https disable_redirects\n"
+        config = self.home / "Caddyfile"
+        config.write_text(site.replace("{\n", f"{{\n\t{own}", 1))
+        environment = {
+            "DRAFTGATE_SITE": f"https://localhost:{port}",
+            "DRAFTGATE_UPSTREAMS": " ".join(f"127.0.0.1:{p}" for p in ports),
+            "XDG_DATA_HOME": str(self.home),
+        }
+        command = (program, "run", "--config", str(config), "--adapter", "caddyfile")
+        await self.run(*command, environment=environment)
         return port
 
     async def send(self, body: bytes, *, copies: int, concurrency: int, port: int) -> Report:
