@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import re
 import socket
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +12,6 @@ from typing import Literal
 import httpx
 from structlog.testing import capture_logs
 
-from app.body import App, Receive, Scope, Send
 from app.connection import Lobby
 from app.db.connect import Database
 from app.main import desk_of, recorder_of
@@ -31,6 +31,8 @@ class Service:
     port: int
     client: httpx.AsyncClient
     recorder: Recorder
+    #: Answers that no request of a stranger's may cause.
+    failures: list[str]
 
     async def post(self, body: bytes, *, path: str = "", **more: object) -> httpx.Response:
         """Sends a signed delivery."""
@@ -52,28 +54,23 @@ class Service:
             if half_close:
                 writer.write_eof()
             async with asyncio.timeout(10):
-                return await reader.read()
+                answer = await reader.read()
+            self.failures.extend(re.findall(r"HTTP/1\.[01] 50[0124-9]", answer.decode("latin-1")))
+            return answer
         finally:
             writer.close()
 
 
-class Watched:
-    """Passes requests on, and notes the answers that no request of a stranger may cause."""
+def noting(failures: list[str]) -> Callable[[httpx.Response], Awaitable[None]]:
+    """Notes 5xx, except a 503 that says when to come back, or that this is no place for traffic."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self.failures: list[str] = []
+    async def note(answer: httpx.Response) -> None:
+        path = answer.request.url.path
+        announced = "retry-after" in answer.headers or path.endswith("/readyz")
+        if answer.status_code >= 500 and not (answer.status_code == 503 and announced):
+            failures.append(f"{answer.status_code} {answer.request.method} {path}")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def noting(message: dict[str, object]) -> None:
-            status = message.get("status", 0)
-            names = {name.lower() for name, _ in message.get("headers", ())}  # type: ignore
-            announced = status == 503 and (b"retry-after" in names or scope["path"] == "/readyz")
-            if status >= 500 and not announced:  # type: ignore[operator]
-                self.failures.append(f"{status} {scope['method']} {scope['path']}")
-            await send(message)
-
-        await self._app(scope, receive, noting)
+    return note
 
 
 class Errors(logging.Handler):
@@ -119,6 +116,7 @@ async def receiver(
     recorder = recorder_of(settings, database, bell)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
+    failures: list[str] = []
     with no_tracebacks(allowed):
         async with database.pool("test") as pool, asyncio.TaskGroup() as tasks:
             app = create_app(
@@ -128,21 +126,23 @@ async def receiver(
                 draining=lambda: False,
                 desk=desk_of(settings, pool, bell),
             )
-            watched = Watched(app)
             lobby = Lobby(
                 timeout_seconds=settings.header_timeout_seconds, most=settings.connection_limit
             )
             server = Server(
-                watched, graceful_timeout_seconds=5, lobby=lobby if parser == "httptools" else None
+                app, graceful_timeout_seconds=5, lobby=lobby if parser == "httptools" else None
             )
             if parser == "h11":
                 server.config.http = parser
             recording = tasks.create_task(recorder.run())
             serving = tasks.create_task(server.serve(sockets=[listener]))
             base = f"http://127.0.0.1:{port}"
-            async with httpx.AsyncClient(base_url=base, trust_env=False, timeout=20) as client:
-                yield Service(port, client, recorder)
+            hooks = {"response": [noting(failures)]}
+            async with httpx.AsyncClient(
+                base_url=base, trust_env=False, timeout=20, event_hooks=hooks
+            ) as client:
+                yield Service(port, client, recorder, failures)
             server.should_exit = True
             await serving
             recording.cancel()
-    assert watched.failures == []
+    assert failures == []
