@@ -94,7 +94,9 @@ def commented(
     return _v1(minute, "commented", actions, member_id=author, primary_id=comment)
 
 
-def comment_edited(story: int, *, minute: float, text: str, comment: int) -> bytes:
+def comment_edited(
+    story: int, *, minute: float, text: str, comment: int, editor: str = MEMBER
+) -> bytes:
     """Somebody changed a comment."""
     action = {
         "id": comment,
@@ -104,7 +106,7 @@ def comment_edited(story: int, *, minute: float, text: str, comment: int) -> byt
         "text": text,
         "changes": {"text": {"new": text, "old": "before"}},
     }
-    return _v1(minute, "edited", [action])
+    return _v1(minute, "edited", [action], member_id=editor)
 
 
 def comment_deleted(story: int, *, minute: float, comment: int) -> bytes:

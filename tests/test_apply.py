@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,16 @@ from structlog.testing import capture_logs
 from app.apply import Applier
 from app.db import events, sessions
 from app.db.connect import DATABASE_ERRORS, take, transaction
+from app.db.events import Replay
 from app.errors import ShortcutUnavailable
+from app.model import EventStatus
 from app.shortcut.client import ShortcutClient
 from app.simulator.faults import Fault
 from app.simulator.records import AGENT_ID, PEOPLE
 from app.wake import Bell
 from tests import shapes
 from tests.ladder import RULES, Ladder
-from tests.locks import until
+from tests.locks import blocked, until
 from tests.proxy import proxy_to
 from tests.test_outbox import TOKEN, simulated
 
@@ -212,6 +215,106 @@ async def test_a_migration_under_a_worker_costs_a_try(ladder):
     assert lines == []
 
 
+async def test_the_database_is_no_event_s_fault(ladder, database):
+    """An event whose application was cut off has not been tried."""
+    async with (
+        simulated() as (_, url),
+        ShortcutClient(url, TOKEN) as shortcut,
+        proxy_to(database.dsn) as proxy,
+        proxy.through(database).pool("far") as far,
+    ):
+        applier = replace(reading(ladder, shortcut).applier, pool=far)
+        await ladder.record(nameless(2, 5000))
+        await applier.tick()
+        proxy.lose_request("insert into facts")
+
+        with pytest.raises(DATABASE_ERRORS):
+            await applier.read_tick()
+
+    assert await ladder.conn.fetchval("select attempts from events") == 0
+
+
+async def test_what_is_done_with_an_event_is_done(ladder, conn):
+    """An event that has ended is not taken, ended, put off or set aside again."""
+    await ladder.clarified()
+    before = await conn.fetchrow("select * from events")
+
+    assert not await events.retake(conn, 1)
+    await events.finish(conn, [(1, EventStatus.FAILED, "It broke")])
+    await events.defer(conn, 1, delay=timedelta(hours=1), reason="Later")
+    await events.set_aside(conn, [1])
+
+    assert await conn.fetchrow("select * from events") == before
+
+
+async def test_an_event_that_is_being_applied_is_waited_for(ladder, connect):
+    """Who read for an event that somebody else is applying learns that it is done."""
+    await ladder.record(shapes.labelled(1))
+    first, second = await connect(), await connect()
+
+    async with first.transaction():
+        assert await events.retake(first, 1)
+        waiting = await blocked(ladder.conn, second, events.retake(second, 1))
+        await events.finish(first, [(1, EventStatus.IGNORED, "Nothing")])
+
+    assert not await waiting
+
+
+async def test_a_replay_has_all_its_tries(ladder, conn):
+    """A failed event that is replayed is due at once and counts anew; a pending one is left."""
+    await ladder.record(shapes.labelled(1))
+    await events.defer(conn, 1, delay=timedelta(hours=1), reason="It broke")
+    waiting = await conn.fetchrow("select * from events")
+
+    assert await events.replay(conn, 1, nonce="same", actor="me") is Replay.PENDING
+    assert await conn.fetchrow("select * from events") == waiting
+
+    await events.set_aside(conn, [1])
+    await events.finish(conn, [(1, EventStatus.FAILED, "It broke")])
+    assert await events.replay(conn, 1, nonce="same", actor="me") is Replay.REPLAYED
+    row = await conn.fetchrow(
+        "select attempts, to_read, next_attempt_at <= clock_timestamp() as due from events"
+    )
+    assert tuple(row) == (0, False, True)
+
+
+async def test_stories_are_locked_in_one_order(ladder, connect):
+    """Two appliers of the same stories, told of them in different orders, both come through."""
+    stories = [("shortcut", 1), ("shortcut", 2)]
+    locker, one, other = [await connect() for _ in range(3)]
+
+    async def hold(conn, these) -> None:
+        async with conn.transaction():
+            await sessions.lock(conn, these)
+
+    async with locker.transaction():
+        await sessions.lock(locker, stories)
+        first = await blocked(ladder.conn, one, hold(one, stories))
+        second = await blocked(ladder.conn, other, hold(other, stories[::-1]))
+
+    await asyncio.gather(first, second)
+
+
+async def test_rows_are_locked_in_the_order_of_their_ids(ladder, connect):
+    """Whatever the plan, the session with the lower id is locked before the higher one."""
+    await ladder.clarified(2)
+    await ladder.clarified(1)
+    locker, applier = await connect(), await connect()
+    for way in ("seqscan", "hashjoin", "mergejoin"):
+        await applier.execute(f"set enable_{way} = off")
+
+    async with locker.transaction():
+        await locker.execute("select from patch_sessions where sc_id = 1 for update")
+        async with applier.transaction():
+            locking = await blocked(
+                ladder.conn, applier, sessions.lock(applier, [("shortcut", 1), ("shortcut", 2)])
+            )
+            free = "select sc_id from patch_sessions for update skip locked"
+            assert await ladder.conn.fetch(free) == []
+            await locker.execute("commit")
+            await locking
+
+
 async def test_two_appliers_pass_by_each_others_events(ladder, connect):
     """Events that one worker is applying are not waited for by another."""
     for story in (1, 2):
@@ -318,6 +421,7 @@ async def test_what_is_being_read_for_is_left_to_who_reads(ladder):
         applier = reading(ladder, shortcut).applier
         await ladder.record(nameless(2, 5000))
         await applier.tick()
+        assert not await applier.tick()
         waiting = asyncio.create_task(applier.read_tick())
         await until(lambda: asyncio.sleep(0, not simulation.faults.pending))
 

@@ -443,6 +443,58 @@ async def test_only_what_is_owned_can_be_taken_away(ladder, conn):
     assert await everything(ladder) == before
 
 
+async def test_only_what_is_owned_is_evicted(ladder, conn):
+    """A close that takes a claim away leaves alone what no worker owns."""
+    await ladder.clarified()
+    before = await everything(ladder)
+
+    await sessions.evict(conn, "shortcut", 1)
+
+    assert await everything(ladder) == before
+
+
+async def backing_off(ladder, conn):
+    """A session that failed once, crashed once, and waits."""
+    await ladder.claimed()
+    await ladder.lapse()
+    await expire(conn)
+    await ladder.due()
+    await release(conn, await ladder.claim(), delay=HOUR)
+
+
+BUDGETS = "select attempts, crashes, next_attempt_at <= now() as due from patch_sessions"
+
+
+async def test_what_people_move_has_fresh_budgets(ladder, conn):
+    """A session that is closed and opened again, even at one go, starts anew and at once."""
+    await backing_off(ladder, conn)
+
+    await ladder.record(shapes.unlabelled(1, minute=5), shapes.labelled(1, minute=6))
+    await ladder.apply()
+
+    assert (await ladder.session())["status"] == "clarified"
+    assert tuple(await conn.fetchrow(BUDGETS)) == (0, 0, True)
+
+
+async def test_what_moves_nothing_keeps_the_budgets(ladder, conn):
+    """A change of the story neither forgives failures nor ends the wait."""
+    await backing_off(ladder, conn)
+
+    await ladder.deliver(shapes.renamed(1, minute=5, title="Other"))
+
+    assert tuple(await conn.fetchrow(BUDGETS)) == (1, 1, False)
+
+
+async def test_a_revision_goes_on_from_the_newest_draft(ladder, conn):
+    """The patch that is revised is the last one that was made."""
+    await ladder.in_status(Status.DRAFTED)
+    await ladder.deliver(shapes.commented(1, minute=5, text="/revise It", comment=9))
+    claim = await ladder.claim()
+    await gate.complete(conn, claim, replace(DRAFT, patch="newer"), comment=comment(claim))
+
+    assert await sessions.latest_patch(conn, claim.session_id) == "newer"
+
+
 async def test_a_story_that_is_gone_closes_its_session_for_good(ladder, conn):
     """A worker that finds its story gone closes the session; its generation is over."""
     claim = await ladder.claimed()

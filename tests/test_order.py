@@ -1,14 +1,16 @@
 """Nothing is delivered in order, so nothing depends on it."""
 
+import itertools
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from app.db import events, gate
+from app.db import events, gate, sessions
 from app.machine import Status
 from app.shortcut.client import ShortcutClient
 from app.simulator.records import PEOPLE
@@ -313,3 +315,79 @@ async def test_a_batch_is_decided_about_in_the_sender_s_order(ladder):
     await ladder.apply()
 
     assert (await ladder.session())["status"] == "clarified"
+
+
+SAID = (
+    shapes.commented(STORY, minute=10, text="Once", comment=9),
+    shapes.comment_edited(STORY, minute=11, text="Twice", comment=9, editor="editor"),
+    shapes.comment_edited(STORY, minute=12, text="Thrice", comment=9, editor="editor"),
+)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+async def test_versions_of_a_comment_come_in_any_order(ladder, order):
+    """Also once a worker acted: the newest text, and the author and time of the first."""
+    await ladder.in_status(Status.DRAFTED)
+
+    await ladder.deliver(*(SAID[index] for index in order))
+
+    (said,) = await sessions.conversation(ladder.conn, 1)
+    assert (said.text, said.author) == ("Thrice", shapes.MEMBER)
+    assert said.said_at == shapes.START + timedelta(minutes=10)
+    assert said.as_of == shapes.START + timedelta(minutes=12)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_a_deleted_comment_is_not_said_to_a_drafter(ladder, order):
+    """What was deleted stays deleted, whichever is heard of first."""
+    await ladder.in_status(Status.DRAFTED)
+    told = [
+        shapes.commented(STORY, minute=10, text="Once", comment=9),
+        shapes.comment_deleted(STORY, minute=11, comment=9),
+    ]
+
+    await ladder.deliver(*told[::order])
+
+    assert await sessions.conversation(ladder.conn, 1) == []
+
+
+async def test_two_tellings_of_the_same_time_end_the_same(ladder):
+    """Which of two versions of one time counts is not decided by which was heard first."""
+    told = [
+        shapes.commented(STORY, minute=2, text=author, comment=9, author=author)
+        for author in ("one", "other")
+    ]
+    ends = []
+    for bodies in (told, told[::-1]):
+        await start_over(ladder)
+        await ladder.deliver(shapes.labelled(STORY), *bodies)
+        ends.append(await outcome(ladder))
+
+    assert ends[0] == ends[1]
+
+
+async def test_a_command_older_than_the_last_decision_moves_nothing(ladder):
+    """What was said before a session was opened again does not close it."""
+    await ladder.in_status(Status.DRAFTED)
+    await ladder.deliver(
+        shapes.archived(STORY, minute=10),
+        shapes.labelled(STORY, minute=12),
+    )
+
+    await ladder.deliver(shapes.commented(STORY, minute=11, text="/stop", comment=9))
+
+    assert (await ladder.session())["status"] == "clarified"
+
+
+async def test_a_comment_that_is_edited_later_was_obeyed_once(telling):
+    """An edit does not give its comment another say."""
+    said = telling.say("/revise In euros.")
+    await telling.told(10, said, "/revise In euros.")
+    await telling.redraft()
+    await telling.ladder.deliver(
+        shapes.comment_edited(telling.story, minute=10.001, text="/revise It", comment=said)
+    )
+
+    await telling.triggered("comment-reply", 10.005, said)
+
+    assert await telling.status() == "drafted"

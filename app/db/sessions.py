@@ -1,6 +1,6 @@
 """Patch sessions: decided about under a row lock, in a short transaction; and looked at."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import astuple
 
 from app.db.connect import Connection
@@ -9,19 +9,18 @@ from app.model import Remark, Session
 
 
 async def lock(
-    conn: Connection, stories: Iterable[tuple[str, int]]
+    conn: Connection, stories: Collection[tuple[str, int]]
 ) -> dict[tuple[str, int], Session]:
-    """Locks these stories and their sessions until the transaction ends.
+    """Locks these stories, one at least, and their sessions until the transaction ends.
 
     The advisory lock serves stories that have no row yet; the row lock keeps the gate out. Both
     are taken in one order by everybody, so that two transactions can't wait for each other.
     """
-    ordered = sorted(set(stories))
-    workspaces, sc_ids = [w for w, _ in ordered], [n for _, n in ordered]
+    workspaces, sc_ids = zip(*stories, strict=True)
     await conn.execute(
         """
         select pg_advisory_xact_lock(key)
-          from (select distinct hashtextextended(workspace || ' ' || sc_id, 0) as key
+          from (select hashtextextended(workspace || ' ' || sc_id, 0) as key
                   from unnest($1::text[], $2::bigint[]) as story (workspace, sc_id)
                  order by key) as keys
         """,
