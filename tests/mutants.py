@@ -321,7 +321,7 @@ MUTANTS = (
     Mutant(
         guard="the signature",
         file="app/receive.py",
-        old="        if not verify(secrets, body, signatures):",
+        old="        if not verify(self._secrets[source], body, signatures):",
         new="        if not signatures:",
         tests="tests/test_receive.py after_signing",
     ),
