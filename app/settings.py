@@ -2,10 +2,13 @@
 
 import os
 import shlex
+from collections.abc import Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
@@ -19,6 +22,17 @@ from app.forwarded import Proxies
 
 PREFIX = "DRAFTGATE_"
 MIN_SECRET_BYTES = 16
+#: Variables with our prefix that are not settings.
+NO_SETTINGS = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        "SUPERVISED",
+        "RESULT_FILE",
+        "REQUIRE_TOOLS",
+        "TEST_DATABASE_URL",
+        "TEST_PGBOUNCER",
+    )
+)
 
 Seconds = Annotated[float, Field(gt=0, le=86_400 * 7)]
 
@@ -253,7 +267,7 @@ class SecretFiles(PydanticBaseSettingsSource):
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
         path = os.environ.get(f"{PREFIX}{field_name.upper()}_FILE")
-        if not path or "SecretStr" not in str(field.annotation):
+        if not path or not _is_secret(field):
             return None, field_name, False
         lines = Path(path).read_text(encoding="utf-8").splitlines()
         text = ",".join(lines) if field_name == "shortcut_secrets" else "".join(lines)
@@ -274,6 +288,44 @@ def _split(text: str, complaint: str) -> tuple[str, ...]:
     if not all(parts):
         raise ValueError(complaint)
     return parts
+
+
+def _is_secret(field: Any) -> bool:
+    return "SecretStr" in str(field.annotation)
+
+
+def _variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Our variables by their names in upper case, each with where it stands."""
+    given = dict.fromkeys(dotenv_values(".env"), "the file .env")
+    given.update(dict.fromkeys(environ, "the environment"))
+    return {n.upper(): source for n, source in given.items() if n.upper().startswith(PREFIX)}
+
+
+def origins(environ: Mapping[str, str]) -> dict[str, str]:
+    """Where each setting that is not left at its default comes from; never a value."""
+    given = _variables(environ)
+    found = {}
+    for name, field in Settings.model_fields.items():
+        variable = f"{PREFIX}{name.upper()}"
+        file = environ.get(f"{variable}_FILE")
+        if given.get(variable) == "the environment" or not (file and _is_secret(field)):
+            found[variable] = given.get(variable)
+        else:
+            found[variable] = f"the file {file}"
+    return {variable: source for variable, source in found.items() if source}
+
+
+def strangers(environ: Mapping[str, str]) -> dict[str, str | None]:
+    """Variables with our prefix that are no setting, each with the one that may be meant."""
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    files = {
+        f"{PREFIX}{name.upper()}_FILE"
+        for name, field in Settings.model_fields.items()
+        if _is_secret(field)
+    }
+    odd = sorted(set(_variables(environ)) - known - files - NO_SETTINGS)
+    near = {name: get_close_matches(name, known | files, n=1, cutoff=0.8) for name in odd}
+    return {name: next(iter(near[name]), None) for name in odd}
 
 
 def load(**overrides: Any) -> Settings:

@@ -26,7 +26,7 @@ LONGEST_SECONDS = 180
 RED = 1
 
 GATE, SESSIONS, EVENTS = "app/db/gate.py", "app/db/sessions.py", "app/db/events.py"
-OPERATE = "tests/test_operate.py"
+OPERATE, RETENTION = "tests/test_operate.py", "app/db/retention.py"
 OUTBOX, CLAIMS, DRAFT = "app/db/outbox.py", "app/claims.py", "app/draft.py"
 BEAT_FENCE = "where id = $1 and claim_generation = $2 and status in ('asking', 'drafting')"
 
@@ -739,6 +739,36 @@ MUTANTS = (
         "                 where id = $1 and status = 'closed'",
         new="updated_at = app_clock()\n                 where id = $1 and status = 'closed'",
         tests=f"{OPERATE} stays_open",
+    ),
+    Mutant(
+        guard="what is pending is not purged",
+        file=RETENTION,
+        old=" and status <> 'pending'\n",
+        new="\n",
+        tests="tests/test_cli.py at_rest",
+    ),
+    Mutant(
+        guard="events of a session are not purged",
+        file=RETENTION,
+        old="               and not exists (select from facts join patch_sessions"
+        " using (workspace, sc_id)\n"
+        "                                where facts.event_id = events.id)\n",
+        new="",
+        tests="tests/test_cli.py at_rest",
+    ),
+    Mutant(
+        guard="only closed sessions are purged",
+        file=RETENTION,
+        old="where status = 'closed' and updated_at",
+        new="where updated_at",
+        tests="tests/test_cli.py at_rest",
+    ),
+    Mutant(
+        guard="sessions that owe something are not purged",
+        file=RETENTION,
+        old="session_id = session.id and status in ('pending', 'sending'))",
+        new="false)",
+        tests="tests/test_cli.py owed",
     ),
     Mutant(
         guard="the nonce of a replay",

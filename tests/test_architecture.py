@@ -49,6 +49,7 @@ LAYERS = (
     ("app.main",),
     ("app.send",),
     ("app.simulator",),
+    ("app.doctor",),
     ("app.cli",),
 )
 PURE = (

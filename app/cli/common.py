@@ -1,12 +1,14 @@
 """What all commands share: settings, the database, errors."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import asyncpg
+import structlog
 import uvloop
 from rich.console import Console
 from rich.markup import escape
@@ -16,7 +18,7 @@ from app.db.connect import DATABASE_ERRORS, Connection, reason
 from app.embedded import postgres
 from app.errors import DraftgateError, SchemaError, SettingsError
 from app.migrate import require_latest
-from app.settings import Settings, load
+from app.settings import Settings, load, strangers
 
 T = TypeVar("T")
 
@@ -28,6 +30,8 @@ EXPECTED = (DraftgateError, asyncpg.PostgresError, *DATABASE_ERRORS)
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+log = structlog.get_logger(__name__)
 
 
 @contextmanager
@@ -72,6 +76,8 @@ def settings_and_logs(**overrides: Any) -> Settings:
     """The settings, with logging set up by them."""
     settings = load(**overrides)
     logs.configure(log_format=settings.log_format, level=settings.log_level)
+    for name, meant in strangers(os.environ).items():
+        log.warning("settings.unknown", variable=name, meant=meant)
     return settings
 
 

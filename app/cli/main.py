@@ -2,7 +2,7 @@
 
 import typer
 
-from app.cli import demo, dev, events, outbox, run, sessions, simulate, why
+from app.cli import demo, dev, doctor, events, outbox, purge, run, sessions, simulate, why
 
 app = typer.Typer(
     name="draftgate",
@@ -16,6 +16,8 @@ app.command("serve")(run.serve)
 app.command("worker")(run.worker)
 app.command("migrate")(run.migrate)
 app.command("why")(why.why)
+app.command("doctor")(doctor.doctor)
+app.command("purge")(purge.purge)
 app.command("send")(simulate.send)
 app.command("simulate")(simulate.simulate)
 app.add_typer(sessions.app, name="sessions")

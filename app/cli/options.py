@@ -44,11 +44,15 @@ Workspace = Annotated[
 Number = Annotated[int, typer.Argument(metavar="NUMBER", min=1, max=2**63 - 1)]
 
 
-def agreed(plan: Plan, *, yes: bool) -> bool:
-    """Says what will be done and asks; fails where it can't be done."""
+def agreed(plan: Plan, *, yes: bool, quiet: bool = False) -> bool:
+    """Says what will be done and asks; fails where it can't be done.
+
+    `quiet` says nothing where nothing is asked either, for output that is JSON alone.
+    """
     if not plan.possible:
         fail(plan.text)
-    print_text(plan.text)
+    if not (yes and quiet):
+        print_text(plan.text)
     return yes or typer.confirm("Go on?")
 
 

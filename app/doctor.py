@@ -1,0 +1,235 @@
+"""Looks whether everything is there that is needed, and says how to mend what is not."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+import asyncpg
+
+from app.db import server
+from app.db.connect import DATABASE_ERRORS, Connection, reason
+from app.db.server import Server
+from app.drafters.git import Git, git_environment
+from app.errors import (
+    DrafterError,
+    SchemaError,
+    SettingsError,
+    ShortcutError,
+    ShortcutUnavailable,
+)
+from app.migrate import require_latest
+from app.settings import Settings, strangers
+from app.shortcut.client import ShortcutClient
+
+#: The versions of PostgreSQL that are tested.
+OLDEST, NEWEST = 15, 18
+CLOCK_SECONDS = 5
+LEAST_FREE_BYTES = 1 << 30
+GIT_SECONDS = 20
+
+
+class Grade(StrEnum):
+    """How a finding is meant."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was looked at, what was found, and how to mend it."""
+
+    check: str
+    grade: Grade
+    said: str
+    mend: str = ""
+
+
+def ok(check: str, said: str) -> Finding:
+    return Finding(check, Grade.OK, said)
+
+
+def warning(check: str, said: str, mend: str) -> Finding:
+    return Finding(check, Grade.WARNING, said, mend)
+
+
+def fault(check: str, said: str, mend: str) -> Finding:
+    return Finding(check, Grade.FAULT, said, mend)
+
+
+def names(environ: Mapping[str, str]) -> list[Finding]:
+    """Variables that look like settings and are none."""
+    found = []
+    for name, meant in strangers(environ).items():
+        mend = f"Write {meant}." if meant else "Remove it, or see the README's table of settings."
+        found.append(warning("variables", f"{name} is no setting, and does nothing.", mend))
+    return found or [ok("variables", "Every DRAFTGATE_ variable is a setting.")]
+
+
+def setup(settings: Settings) -> list[Finding]:
+    """What the settings leave out, and what then does not happen."""
+    found = [_secrets(settings), _triggers(settings)]
+    if settings.api_token is None:
+        mend = "Set DRAFTGATE_API_TOKEN: `openssl rand -hex 32`."
+        found.append(warning("operators' API", "It is off.", mend))
+    else:
+        found.append(ok("operators' API", "It has a token."))
+    return [*found, _drafter(settings), _state_dir(settings.state_dir)]
+
+
+def _secrets(settings: Settings) -> Finding:
+    count = len(settings.shortcut_secrets)
+    if not count:
+        mend = "Set DRAFTGATE_SHORTCUT_SECRETS: `openssl rand -hex 32`, and in the webhook too."
+        return fault("webhook secret", "There is none, so no receiver starts.", mend)
+    return ok("webhook secret", f"{count} {'secret' if count == 1 else 'secrets'}.")
+
+
+def _triggers(settings: Settings) -> Finding:
+    named = (settings.trigger_label, settings.trigger_owner, settings.trigger_state)
+    if any(named):
+        return ok("triggers", "Something opens a session.")
+    mend = "Set DRAFTGATE_TRIGGER_LABEL, or another trigger."
+    if settings.trigger_assigned or settings.trigger_mentioned:
+        return warning("triggers", "Only the agent opens a session, which needs webhooks v2.", mend)
+    return fault("triggers", "Nothing opens a session, so nothing will ever happen.", mend)
+
+
+def _drafter(settings: Settings) -> Finding:
+    command = settings.drafter_command
+    if not command:
+        mend = "Set DRAFTGATE_DRAFTER_COMMAND: see docs/drafters.md."
+        return fault("drafter", "There is none, so sessions wait and nothing is drafted.", mend)
+    if shutil.which(command[0]) is None:
+        mend = "Correct DRAFTGATE_DRAFTER_COMMAND, or install it where workers run."
+        return fault("drafter", f"{command[0]!r} is no program that can be run here.", mend)
+    return ok("drafter", f"{command[0]} can be run.")
+
+
+def _state_dir(directory: Path) -> Finding:
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        mend = "Set DRAFTGATE_STATE_DIR to a directory that this user may write to."
+        return fault("state directory", f"{directory} can't be written to.", mend)
+    free = shutil.disk_usage(there).free
+    if free < LEAST_FREE_BYTES:
+        mend = "Make room: every draft has a clone of the repository."
+        return warning("state directory", f"Only {free >> 20} MiB are free at {directory}.", mend)
+    return ok("state directory", f"{directory}, {free >> 30} GiB free.")
+
+
+async def git(settings: Settings) -> list[Finding]:
+    """Whether git is there, and the repository and its base can be read by it."""
+    if shutil.which("git") is None:
+        return [fault("git", "It is not installed.", "Install git where workers run.")]
+    if settings.repository is None:
+        mend = "Set DRAFTGATE_REPOSITORY, unless the drafter finds its own way to the code."
+        return [warning("repository", "There is none: drafters start in an empty place.", mend)]
+    ask = Git(environment=git_environment(os.environ), timeout_seconds=GIT_SECONDS)
+    where = _absolute(settings.repository)
+    with tempfile.TemporaryDirectory(prefix="draftgate-doctor-") as home:
+        try:
+            refs = await ask("ls-remote", "--", where, cwd=Path(home))
+        except DrafterError as error:
+            mend = "Correct DRAFTGATE_REPOSITORY, or give this user what git needs to read it."
+            return [fault("repository", str(error), mend)]
+    if not refs.strip():
+        return [fault("repository", "It has no commit.", "Push one: drafts start from it.")]
+    return [ok("repository", "It can be read.")]
+
+
+def _absolute(repository: str) -> str:
+    """A path as it is from anywhere; an address as it is."""
+    return str(Path(repository).absolute()) if Path(repository).exists() else repository
+
+
+async def shortcut(settings: Settings) -> list[Finding]:
+    """Whether the API can be reached with the token, and who we are there."""
+    if settings.shortcut_api_token is None:
+        mend = "Set DRAFTGATE_SHORTCUT_API_TOKEN."
+        return [warning("Shortcut", "No token: nothing is read, and no comment posted.", mend)]
+    token = settings.shortcut_api_token.get_secret_value()
+    try:
+        async with ShortcutClient(settings.shortcut_api_url, token) as client:
+            member = (await client.me()).member_id
+    except ShortcutUnavailable as error:
+        mend = "Look whether DRAFTGATE_SHORTCUT_API_URL can be reached from here."
+        return [fault("Shortcut", str(error), mend)]
+    except (ShortcutError, SettingsError) as error:
+        mend = "Make a new token in Shortcut: DRAFTGATE_SHORTCUT_API_TOKEN."
+        return [fault("Shortcut", str(error), mend)]
+    if settings.bot_member_id not in (None, member):
+        mend = f"Unset DRAFTGATE_BOT_MEMBER_ID, or set it to {member}."
+        return [fault("Shortcut", "The token is not that of DRAFTGATE_BOT_MEMBER_ID.", mend)]
+    return [ok("Shortcut", f"The API knows us as member {member}.")]
+
+
+async def database(settings: Settings, dsn: str) -> list[Finding]:
+    """Whether the database can be used as it is set up, and is what it should be."""
+    try:
+        conn = await asyncpg.connect(dsn, timeout=5, command_timeout=10, statement_cache_size=0)
+    except (*DATABASE_ERRORS, asyncpg.PostgresError, ValueError) as error:
+        mend = "Look whether it runs, and at DRAFTGATE_DATABASE_URL."
+        return [fault("database", f"It can't be reached: {reason(error)}", mend)]
+    try:
+        before = datetime.now(UTC)
+        found = await server.about(conn)
+        return [
+            _version(found),
+            _pooler(found, settings),
+            _durability(found),
+            _clock((found.now - before).total_seconds()),
+            await _schema(conn),
+        ]
+    finally:
+        await conn.close()
+
+
+def _version(found: Server) -> Finding:
+    if not OLDEST <= found.major <= NEWEST:
+        mend = f"Use PostgreSQL {OLDEST} to {NEWEST}."
+        return warning("database", f"PostgreSQL {found.version}, which is not tested.", mend)
+    if found.in_recovery:
+        mend = "Let DRAFTGATE_DATABASE_URL lead to the primary: target_session_attrs=primary."
+        return fault("database", "It is a standby, which takes no writes.", mend)
+    return ok("database", f"PostgreSQL {found.version}.")
+
+
+def _pooler(found: Server, settings: Settings) -> Finding:
+    if not found.pooled:
+        return ok("pooler", "None: connections lead to the server itself.")
+    if settings.database_statement_cache:
+        mend = "Set DRAFTGATE_DATABASE_STATEMENT_CACHE=0, or pool by session."
+        return fault("pooler", "Prepared statements do not hold behind a pooler.", mend)
+    if settings.listen_database_url is None:
+        mend = "Set DRAFTGATE_LISTEN_DATABASE_URL to the server itself."
+        return warning("pooler", "No wake-up comes through it: work waits for the poll.", mend)
+    return ok("pooler", "There is one, and the settings suit it.")
+
+
+def _durability(found: Server) -> Finding:
+    if found.keeps:
+        return ok("durability", "What was answered outlives a crash.")
+    mend = "Set fsync and synchronous_commit to on at the server."
+    return warning("durability", "A crash of the server may lose answered deliveries.", mend)
+
+
+def _clock(ahead_seconds: float) -> Finding:
+    if abs(ahead_seconds) <= CLOCK_SECONDS:
+        return ok("clock", "This machine and the database agree.")
+    said = f"The database is {ahead_seconds:+.0f} s from this machine."
+    return warning("clock", said, "Keep both in time by NTP; only logs and pages mislead.")
+
+
+async def _schema(conn: Connection) -> Finding:
+    try:
+        await require_latest(conn)
+    except SchemaError as error:
+        return fault("schema", str(error), "Run `draftgate migrate`.")
+    return ok("schema", "It is this version's.")

@@ -1,0 +1,289 @@
+"""The command line as people and scripts use it: real processes, their output and exit codes."""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.db import gate, look
+from app.machine import Status
+from app.processes import argv
+from tests import shapes
+from tests.ladder import DRAFT, comment
+from tests.service import SECRET
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def draftgate(database, tmp_path):
+    """Runs `draftgate` with these words, in a directory of its own, on the test's database."""
+    settings = {
+        "DRAFTGATE_DATABASE_URL": database.dsn,
+        "DRAFTGATE_LISTEN_DATABASE_URL": database.listen_dsn,
+        "DRAFTGATE_DATABASE_STATEMENT_CACHE": str(database.statement_cache_size),
+        "COLUMNS": "200",
+        "TERM": "dumb",
+    }
+
+    async def run(*words, said="", **variables):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("DRAFTGATE_")}
+        process = await asyncio.create_subprocess_exec(
+            *argv(words),
+            env={"PYTHONPATH": str(ROOT), **clean, **settings, **variables},
+            cwd=tmp_path,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate(said.encode())
+        assert b"Traceback" not in err, err.decode()
+        return Done(process.returncode, out.decode(), err.decode())
+
+    return run
+
+
+async def test_lists_are_tables_or_json(draftgate, ladder):
+    """People get a table and how to go on, scripts a document with the same cursor."""
+    await ladder.deliver(*(shapes.labelled(story, name="[red]A[/]") for story in (1, 2, 3)))
+
+    table = await draftgate("sessions", "list", "--limit", "2")
+    first = (await draftgate("sessions", "list", "--limit", "2", "--json")).json
+    rest = (await draftgate("sessions", "list", "--after", first["next"], "--json")).json
+
+    assert "[red]A[/]" in table.out
+    assert f"--after {first['next']}" in table.out
+    assert [row["sc_id"] for row in first["items"] + rest["items"]] == [3, 2, 1]
+    assert rest["next"] is None
+    events = (await draftgate("events", "list", "--story", "sc-2", "--json")).json
+    assert [row["sc_ids"] for row in events["items"]] == [[2]]
+
+
+async def test_an_action_says_what_it_does_and_asks(draftgate, ladder):
+    """A no changes nothing; a yes or --yes does it; the timeline has who did it."""
+    await ladder.in_status(Status.FAILED)
+
+    no = await draftgate("sessions", "retry", "1", said="n\n")
+    assert "It will be drafted again" in no.out
+    assert (await ladder.session())["status"] == "failed"
+
+    yes = await draftgate("sessions", "retry", "sc-1", said="y\n")
+    assert (yes.code, yes.out.strip().endswith("Done.")) == (0, True)
+    told = await look.timeline(ladder.conn, (await ladder.session())["id"])
+    assert told[-1]["actor"].startswith("operator ")
+
+    again = await draftgate("sessions", "retry", "1", "--yes")
+    assert (again.code, again.out) == (1, "")
+    assert again.err == "draftgate: sc-1 is clarified. This is for what is failed.\n"
+    assert (await draftgate("sessions", "close", "1", "--yes")).code == 0
+    assert (await draftgate("sessions", "reopen", "1", "--yes")).code == 0
+    assert (await ladder.session())["status"] == "clarified"
+
+
+async def test_a_session_is_shown(draftgate, ladder):
+    """With its timeline, comments and drafts, for people and for scripts."""
+    claim = await ladder.claimed()
+    await ladder.deliver(shapes.commented(1, minute=5, text="In euros\x1b[31m", comment=9))
+    await gate.complete(ladder.conn, claim, DRAFT, comment=comment(claim))
+
+    shown = await draftgate("sessions", "show", "https://app.shortcut.com/acme/story/1/a")
+    found = (await draftgate("sessions", "show", "1", "--json")).json
+
+    assert "complete" in shown.out
+    assert DRAFT.patch in shown.out
+    assert "\x1b[31m" not in shown.out
+    assert [claim["ended_by"] for claim in found["claims"]] == ["complete"]
+    assert len(found["events"]) == 2
+
+
+async def test_an_event_is_shown_and_replayed(draftgate, ladder):
+    """A replay says what the event was, and what it is about."""
+    await ladder.deliver(shapes.labelled(7, label="other"))
+
+    shown = await draftgate("events", "show", "1")
+    replayed = await draftgate("events", "replay", "1", "--yes")
+    found = (await draftgate("events", "show", "1", "--json")).json
+
+    assert '"changed_at"' in shown.out
+    assert "was ignored: the label is not 'patch'. It is about sc-7." in replayed.out
+    assert (found["status"], len(found["replays"])) == ("pending", 1)
+    assert (await draftgate("events", "replay", "2", "--yes")).code == 1
+
+
+async def test_why_is_answered(draftgate, ladder):
+    """For a number or a link, and by a story that has no session too."""
+    await ladder.deliver(shapes.labelled(7, label="other"))
+
+    said = await draftgate("why", "https://app.shortcut.com/acme/story/7")
+    found = (await draftgate("why", "7", "--json")).json
+    pointed = await draftgate("sessions", "show", "7")
+
+    assert "the label is not 'patch'" in said.out
+    assert [event["status"] for event in found["events"]] == ["ignored"]
+    assert (pointed.code, "draftgate why 7" in pointed.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sessions", "show", "-1"),
+        ("sessions", "show", "99999999999999999999"),
+        ("why", "\uff11"),
+        ("events", "show", "99999999999999999999"),
+        ("events", "list", "--after", "x"),
+        ("purge", "--older-than", "1"),
+        ("sessions", "list", "--status", "gone"),
+    ],
+    ids=" ".join,
+)
+async def test_a_wrong_argument_is_exit_code_2(draftgate, words):
+    """It is told in a few lines, and nothing is asked of the database."""
+    done = await draftgate(*words, DRAFTGATE_DATABASE_URL="postgresql://a@127.0.0.1:1/a")
+
+    assert (done.code, done.out) == (2, "")
+
+
+async def test_what_is_old_and_at_rest_is_purged(draftgate, ladder, conn):
+    """Closed sessions go, and events that no session needs; all else stays, what is pending too."""
+    await ladder.in_status(Status.CLOSED, 1)
+    await ladder.in_status(Status.FAILED, 2)
+    await ladder.deliver(shapes.labelled(3, label="other"))
+    await ladder.record(shapes.labelled(4, label="other"))
+    await conn.execute("update events set received_at = received_at - interval '91 days'")
+    await conn.execute("update patch_sessions set updated_at = updated_at - interval '91 days'")
+    await ladder.deliver(shapes.labelled(5, label="other"))
+    await conn.execute("update events set status = 'pending' where id = 5")
+
+    refused = await draftgate("purge", said="n\n")
+    assert await conn.fetchval("select count(*) from events") == 6
+    purged = await draftgate("purge", "--yes", "--json")
+
+    assert "will be deleted" in refused.out
+    assert purged.json == {"sessions": 1, "events": 3}
+    left = await conn.fetch("select id from events order by id")
+    assert [row["id"] for row in left] == [3, 5, 6]
+    assert await conn.fetchval("select array_agg(sc_id) from patch_sessions") == [2]
+
+
+async def test_what_is_owed_is_not_purged(draftgate, ladder, conn):
+    """A closed session stays until its comments are sent."""
+    claim = await ladder.claimed()
+    await gate.complete(conn, claim, DRAFT, comment=comment(claim))
+    await ladder.deliver(shapes.archived(1, minute=9))
+    await conn.execute("update patch_sessions set updated_at = updated_at - interval '91 days'")
+
+    assert (await draftgate("purge", "--yes", "--json")).json["sessions"] == 0
+
+    await conn.execute("update outbox set status = 'sent', sent_at = now()")
+    assert (await draftgate("purge", "--yes", "--json")).json["sessions"] == 1
+
+
+GOOD = {
+    "DRAFTGATE_SHORTCUT_SECRETS": SECRET,
+    "DRAFTGATE_DRAFTER_COMMAND": f"{sys.executable} draft.py",
+}
+
+
+def graded(done):
+    """The grade of each check."""
+    return {found["check"]: found["grade"] for found in done.json["findings"]}
+
+
+async def test_the_doctor_finds_nothing_at_fault(draftgate, tmp_path):
+    """With what is needed all is well: exit 0; where each setting came from is told, no value."""
+    (tmp_path / ".env").write_text("DRAFTGATE_TRIGGER_LABEL=draft\n")
+
+    done = await draftgate("doctor", "--json", **GOOD)
+
+    assert done.code == 0, done.out
+    assert "fault" not in graded(done).values()
+    assert graded(done)["schema"] == "ok"
+    assert done.json["settings"]["DRAFTGATE_TRIGGER_LABEL"] == "the file .env"
+    assert done.json["settings"]["DRAFTGATE_SHORTCUT_SECRETS"] == "the environment"
+    assert SECRET not in done.out
+    assert SECRET not in (await draftgate("doctor", **GOOD)).out
+
+
+async def test_the_doctor_has_a_mend_for_every_fault(draftgate, tmp_path):
+    """Each thing that is wrong is found, graded, and comes with what to do: exit 1."""
+    wrong = {
+        "DRAFTGATE_DATABASE_URL": "postgresql://a:hidden-word@127.0.0.1:1/a",
+        "DRAFTGATE_DRAFTER_COMMAND": "no-such-program --now",
+        "DRAFTGATE_REPOSITORY": str(tmp_path / "nowhere"),
+        "DRAFTGATE_SHORTCUT_API_TOKEN": "not-to-be-shown",
+        "DRAFTGATE_SHORTCUT_API_URL": "http://127.0.0.1:1/api/v3",
+        "DRAFTGATE_TRIGGER_LABEL": "",
+        "DRAFTGATE_TRIGGER_ASSIGNED": "false",
+        "DRAFTGATE_TRIGGER_MENTIONED": "false",
+        "DRAFTGATE_TRIGER_OWNER": "ada",
+    }
+
+    done = await draftgate("doctor", "--json", **wrong)
+
+    assert done.code == 1
+    expected = ("webhook secret", "triggers", "drafter", "database", "repository", "Shortcut")
+    assert {check: graded(done)[check] for check in expected} == dict.fromkeys(expected, "fault")
+    findings = done.json["findings"]
+    assert all(found["mend"] for found in findings if found["grade"] != "ok")
+    assert findings[0]["mend"] == "Write DRAFTGATE_TRIGGER_OWNER."
+    assert not [word for word in ("hidden-word", "not-to-be-shown") if word in done.out]
+
+
+async def test_the_doctor_knows_an_old_schema(draftgate, conn):
+    """A schema of another version is a fault, with the command that mends it."""
+    await conn.execute("update alembic_version set version_num = '0000'")
+
+    done = await draftgate("doctor", **GOOD)
+
+    assert (done.code, "draftgate migrate" in done.out) == (1, True)
+
+
+async def test_the_doctor_says_which_setting_is_wrong(draftgate):
+    """A setting that can't be read is exit 2, as always, and what else is odd is told."""
+    done = await draftgate("doctor", DRAFTGATE_LEASE_SECONDS="no", DRAFTGATE_LEAS_SECONDS="9")
+
+    assert done.code == 2
+    assert "DRAFTGATE_LEASE_SECONDS" in done.out
+    assert "DRAFTGATE_LEAS_SECONDS is no setting" in done.out
+
+
+async def test_a_misspelt_variable_is_told_at_the_start(draftgate):
+    """A process that starts says which of its variables do nothing."""
+    done = await draftgate("migrate", DRAFTGATE_TRIGER_LABEL="x")
+
+    assert done.code == 0
+    assert "DRAFTGATE_TRIGER_LABEL" in done.out + done.err
+
+
+async def test_a_shell_can_complete_commands():
+    """Completion is there for the usual shells, of commands as well as of options."""
+    process = await asyncio.create_subprocess_exec(
+        ROOT / ".venv/bin/draftgate",
+        env={
+            **os.environ,
+            "_DRAFTGATE_COMPLETE": "complete_bash",
+            "COMP_WORDS": "draftgate sess",
+            "COMP_CWORD": "1",
+        },
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+
+    assert out.split() == [b"sessions"]
