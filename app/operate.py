@@ -17,6 +17,7 @@ from app.db.events import Replay
 from app.db.gate import Comment
 from app.machine import OWNED, TRANSITIONS, Move, Status
 from app.model import Draft, EventStatus, OwedStatus
+from app.shortcut import envelope
 
 #: The most characters of an operator's name that are kept.
 LONGEST_NAME = 100
@@ -124,6 +125,9 @@ def plan_replay(event: Mapping[str, Any]) -> Plan:
     """What a replay will do to an event, as it was read."""
     if event["status"] == EventStatus.PENDING:
         return Plan(f"Event {event['id']} is pending: it will be interpreted anyway.", False)
+    defect = envelope.read(event["source"], event["body"], ()).defect
+    if defect is not None:
+        return Plan(f"Event {event['id']} can't be read by this version either: {defect}.", False)
     about = ", ".join(f"sc-{number}" for number in event["sc_ids"]) or "no story that is known"
     return Plan(
         f"Event {event['id']} was {event['status']}: {event['reason']}. It is about {about}. It "
@@ -141,6 +145,9 @@ async def replay(
     A nonce of 1 to 128 characters makes a request that is sent twice one replay. A new request
     runs, however often the event ran before; a redelivery stays a duplicate.
     """
+    row = await look.event(conn, event_id)
+    if row is not None and row["status"] == EventStatus.QUARANTINED:
+        await events.read_anew(conn, event_id, envelope.read(row["source"], row["body"], ()))
     return await events.replay(conn, event_id, nonce=nonce or str(uuid4()), actor=actor)
 
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from app import operate
-from app.db import gate, look
+from app.db import events, gate, look
 from app.db.events import Replay
 from app.machine import OWNED, TRANSITIONS, Move, Status
 from app.operate import Action
+from app.shortcut.envelope import read
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, comment
 from tests.locks import blocked
@@ -204,3 +205,33 @@ async def test_a_late_result_is_adopted_as_the_next_draft(ladder, conn):
     newest = (await look.outbox(conn)).rows[0]
     assert "**Draft 2**" in (await look.outbox_entry(conn, newest["id"]))["text"]
     assert len(await look.drafts(conn, first.session_id)) == 2
+
+
+async def test_what_another_version_could_not_read_is_read_anew(ladder, conn):
+    """A quarantined event is replayed as what its body says to this version; its key stays."""
+    body = shapes.labelled(1)
+    unread = replace(
+        read("shortcut", body, []), kind="invalid", event_id=None, occurred_at=None, defect="odd"
+    )
+    await events.record(conn, [unread])
+    before = await look.event(conn, 1)
+    assert operate.plan_replay(before).possible
+
+    assert await operate.replay(conn, 1, actor=ME) is Replay.REPLAYED
+    await ladder.apply()
+
+    event = await look.event(conn, 1)
+    assert (event["status"], event["kind"], event["sc_ids"]) == ("applied", "v1", [1])
+    assert (event["body"], event["dedupe_key"]) == (body, before["dedupe_key"])
+    assert event["occurred_at"] == read("shortcut", body, []).occurred_at
+    assert (await ladder.session())["status"] == "clarified"
+
+
+async def test_what_can_not_be_read_is_not_replayed(ladder, conn):
+    """It would only lose its place in quarantine: the plan.text why, with this version's words."""
+    await ladder.record(b"{")
+
+    plan = operate.plan_replay(await look.event(conn, 1))
+
+    assert not plan.possible
+    assert "not JSON" in plan.text

@@ -156,6 +156,20 @@ async def defer(conn: Connection, event_id: int, *, delay: timedelta, reason: st
     )
 
 
+async def read_anew(conn: Connection, event_id: int, delivery: Delivery) -> None:
+    """Gives a quarantined event what this version reads in its body; its key stays what it was."""
+    await conn.execute(
+        """
+        update events set kind = $2, event_id = $3, occurred_at = $4
+         where id = $1 and status = 'quarantined'
+        """,
+        event_id,
+        delivery.kind,
+        delivery.event_id,
+        delivery.occurred_at,
+    )
+
+
 async def replay(conn: Connection, event_id: int, *, nonce: str, actor: str) -> Replay | None:
     """Any finished event -> pending, to be interpreted again by this version of the code.
 
