@@ -149,6 +149,7 @@ def recorder_of(settings: Settings, database: Database, bell: Bell) -> Recorder:
         database,
         bell,
         queue_limit=settings.queue_limit,
+        queue_limit_bytes=settings.buffer_limit_bytes,
         commit_timeout_seconds=settings.commit_timeout_seconds,
         spool=_spool(settings),
     )

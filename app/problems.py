@@ -10,7 +10,7 @@ from app.body import Send
 from app.errors import Rejected
 
 #: The rest of a body that was not read must not be taken for the next request.
-_CLOSING = frozenset({"body-too-slow", "body-too-large", "upgrade-unsupported"})
+_CLOSING = frozenset({"body-too-slow", "body-too-large", "crowded", "upgrade-unsupported"})
 
 
 def problem(rejected: Rejected, *, headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -62,12 +62,14 @@ class Recorder:
         bell: Bell,
         *,
         queue_limit: int,
+        queue_limit_bytes: int,
         commit_timeout_seconds: float,
         spool: Spool | None = None,
     ) -> None:
         self._database = database
         self._bell = bell
         self._queue_limit = queue_limit
+        self._queue_limit_bytes = queue_limit_bytes
         self._commit_seconds = commit_timeout_seconds * (DATABASE_SHARE if spool else 1)
         self.spool = spool
         self._outage = Outage("recording")
@@ -75,6 +77,7 @@ class Recorder:
         self._away = False
         self._went_away = asyncio.Event()
         self._waiting: deque[Waiting] = deque()
+        self._waiting_bytes = 0
         self._arrived = asyncio.Event()
         #: How many of those at the head of the queue are to be recorded by themselves.
         self._singly = 0
@@ -94,11 +97,12 @@ class Recorder:
         """
         if self._away and self.spool is None:
             raise Unrecorded("the database is not available")
-        if self.waiting >= self._queue_limit:
+        if self.waiting >= self._queue_limit or self._waiting_bytes >= self._queue_limit_bytes:
             raise Unrecorded("too many deliveries are waiting to be recorded")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Outcome] = loop.create_future()
         self._waiting.append((delivery, done, loop.time()))
+        self._waiting_bytes += len(delivery.body)
         self._arrived.set()
         return done
 
@@ -143,6 +147,7 @@ class Recorder:
         else:
             self._singly += len(batch)
             self._waiting.extendleft(reversed(batch))
+            self._waiting_bytes += sum(len(delivery.body) for delivery, _, _ in batch)
             self._arrived.set()
 
     def _next_batch(self) -> list[Waiting]:
@@ -151,6 +156,7 @@ class Recorder:
         rows = 1 if self._singly else BATCH_ROWS
         while self._waiting and len(batch) < rows and size < BATCH_BYTES:
             waiting = self._waiting.popleft()
+            self._waiting_bytes -= len(waiting[0].body)
             self._singly = max(0, self._singly - 1)
             if not waiting[1].done():  # The process is ending, and has let go of its sender.
                 batch.append(waiting)

@@ -146,6 +146,10 @@ class Settings(BaseSettings):
     queue_limit: Annotated[int, Field(ge=1)] = Field(
         2000, description="Deliveries that may wait for a commit before the answer is 503"
     )
+    buffer_limit_bytes: Annotated[int, Field(ge=1024)] = Field(
+        64 * 1024 * 1024,
+        description="Most of bodies that are arriving, and of deliveries that wait, each",
+    )
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Proxies whose `X-Forwarded-For` counts, comma separated: addresses, networks,"

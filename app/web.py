@@ -86,7 +86,9 @@ def create_app(
         api.include_router(routes.router)
     _answer_with_problems(api)
     bodies = BodyReader(
-        limit_bytes=settings.body_limit_bytes, timeout_seconds=settings.body_timeout_seconds
+        limit_bytes=settings.body_limit_bytes,
+        all_limit_bytes=settings.buffer_limit_bytes,
+        timeout_seconds=settings.body_timeout_seconds,
     )
     bounded = Bounds(api, bodies, root_path=settings.root_path)
     if recorder is None:

@@ -214,3 +214,43 @@ async def test_who_only_holds_a_place_makes_room(database):
         assert (await service.post(BODY)).status_code == 200
         ended = [reader for reader, _ in idle if reader.at_eof() or reader.exception()]
         assert len(ended) >= 20
+
+
+async def test_bodies_that_are_arriving_are_bounded_together(database, conn):
+    """Too many slow senders of large bodies: the oldest are 503, and a whole delivery is taken."""
+    head = b"POST /webhooks/shortcut HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n"
+    limits = {"body_limit_bytes": 100_000, "buffer_limit_bytes": 200_000}
+    async with (
+        receiver(database, **limits) as service,
+        AsyncExitStack() as held,
+    ):
+        slow = [await held.enter_async_context(connected(service)) for _ in range(6)]
+        answering = [asyncio.create_task(answer(reader)) for reader, _ in slow]
+        for _, writer in slow:
+            writer.write(head + b" " * 60_000)
+        # Three times sixty thousand bytes have room.
+        await until(lambda: asyncio.sleep(0, sum(task.done() for task in answering) == 3))
+        refused = [task.result() for task in answering if task.done()]
+
+        assert refused == [503] * 3
+        assert (await service.post(BODY)).status_code == 200
+        assert sum(not task.done() for task in answering) == 3
+        for task in answering:
+            task.cancel()
+
+
+async def test_deliveries_that_wait_are_bounded_in_bytes(database, conn):
+    """What may wait for a commit is bounded in bytes too; all that was accepted is recorded."""
+    bodies = [shapes.labelled(story) + b" " * 50_000 for story in range(1, 21)]
+    async with receiver(database, buffer_limit_bytes=200_000) as service:
+        async with conn.transaction():
+            await conn.execute("lock table events")
+            answering = [asyncio.ensure_future(service.post(body)) for body in bodies]
+            await until(lambda: asyncio.sleep(0, sum(task.done() for task in answering) >= 10))
+            refused = {task.result().status_code for task in answering if task.done()}
+        answers = await asyncio.gather(*answering)
+
+    accepted = [got for got in answers if got.status_code == 200]
+    assert refused == {503}
+    assert 4 <= len(accepted) <= 10
+    assert await conn.fetchval("select count(*) from events") == len(accepted)
