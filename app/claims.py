@@ -22,7 +22,8 @@ from app.outage import Outage
 
 T = TypeVar("T")
 
-ASK_TRIES = 3
+#: The part of a lease for which a claim whose answer is lost is asked for again.
+ASKING_PART = 0.5
 ASK_PAUSE_SECONDS = 0.2
 #: The part of a lease that is kept as a margin for stopping what was started.
 MARGIN = 0.1
@@ -36,6 +37,7 @@ class End(Enum):
     """How work under a claim can end without a result of its own."""
 
     LOST = "the claim is lost, or may be"
+    OVER = "its phase has taken too long"
     CUT_OFF = "the process is shutting down"
 
 
@@ -48,19 +50,26 @@ def backoff(attempt: int, *, base: timedelta, longest: timedelta) -> timedelta:
 async def acquire(pool: Pool, phase: Phase, bid: Bid) -> Claim | None:
     """The next claim in this phase, or None when nothing is ready.
 
-    A lost answer is not a lost claim: the bid's token finds the claim that may have been made.
+    A lost answer is not a lost claim: the bid's token finds the claim that may have been made. It
+    is asked for as long as it would have much of its lease left; then the database's error is
+    raised, and a claim that was made runs out.
     """
-    for again in range(ASK_TRIES):
+    give_up_at = time.monotonic() + bid.lease.total_seconds() * ASKING_PART
+    in_doubt = False
+    while True:
         try:
             async with take(pool) as conn:
-                found = await gate.held(conn, bid.token) if again else None
-                return found or await _claim_next(conn, phase, bid)
+                found = await gate.held(conn, bid.token) if in_doubt else None
+                if found is None:
+                    in_doubt = True
+                    found = await _claim_next(conn, phase, bid)
+                return found
         except DATABASE_ERRORS as error:
-            if again == ASK_TRIES - 1:
+            # Before anything was asked, nothing can have been claimed.
+            if not in_doubt or time.monotonic() >= give_up_at:
                 raise
             log.warning("claim.unanswered", error=type(error).__name__)
             await asyncio.sleep(ASK_PAUSE_SECONDS)
-    return None
 
 
 async def _claim_next(conn: Connection, phase: Phase, bid: Bid) -> Claim | None:
@@ -78,6 +87,7 @@ class Held:
         self.claim = claim
         self._loop = asyncio.get_running_loop()
         self._lost = asyncio.Event()
+        self._how = End.LOST
         self._progressed = False
         self._cut_off = cut_off
 
@@ -90,8 +100,9 @@ class Held:
         progressed, self._progressed = self._progressed, False
         return progressed
 
-    def lose(self) -> None:
-        """Called from the heart's thread."""
+    def lose(self, how: End = End.LOST) -> None:
+        """Ends the work. Called from the heart's thread, too."""
+        self._how = how
         self._loop.call_soon_threadsafe(self._lost.set)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T | End:
@@ -103,7 +114,7 @@ class Held:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
-                return End.LOST if self._lost.is_set() else End.CUT_OFF
+                return self._how if self._lost.is_set() else End.CUT_OFF
             return task.result()
         finally:
             for waiting in (task, *signals):
@@ -111,21 +122,96 @@ class Held:
             await asyncio.wait([task, *signals])
 
 
+class Pulse:
+    """The beats of one claim.
+
+    They have a connection of their own: what one of them waits for, a row that is locked or a
+    server that is silent, costs no other claim anything.
+    """
+
+    def __init__(
+        self, database: Database, held: Held, *, lease: timedelta, interval: timedelta
+    ) -> None:
+        self._database = database
+        self._held = held
+        self._lease = lease
+        self._interval_seconds = interval.total_seconds()
+        self._conn: asyncpg.Connection[asyncpg.Record] | None = None
+        self._outage = Outage("heartbeat")
+
+    async def run(self, asked_at: float, phase_limit: timedelta) -> None:
+        """Beats until it is cancelled, or the claim is or may be lost, which ends the work."""
+        how = End.LOST
+        try:
+            how = await self._beat(asked_at, phase_limit)
+        except Exception:
+            log.exception("heart.broke")  # Nothing else would tell that it beats no more.
+        finally:
+            self.disconnect()
+        self._held.lose(how)
+
+    async def _beat(self, asked_at: float, phase_limit: timedelta) -> End:
+        margin = self._lease.total_seconds() * MARGIN
+        phase_ends = asked_at + phase_limit.total_seconds() - margin
+        ends = min(self._ends(asked_at), phase_ends)
+        sent = asked_at
+        while True:
+            due = min(sent + self._interval_seconds, ends)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            sent = time.monotonic()
+            alive = await self.once(seconds=ends - sent)
+            if alive:
+                ends = min(self._ends(sent), phase_ends)
+            elif alive is False or time.monotonic() >= ends:
+                session = self._held.claim.session_id
+                log.warning("claim.lost", session=session, known=alive is False)
+                return End.OVER if time.monotonic() >= phase_ends else End.LOST
+
+    def _ends(self, sent: float) -> float:
+        return sent + self._lease.total_seconds() * (1 - MARGIN)
+
+    async def once(self, *, seconds: float) -> bool | None:
+        """One beat: True or False as the database says, None if it said nothing in time.
+
+        It is given up when the next one is due, so that there is a next one.
+        """
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                if self._conn is None or self._conn.is_closed():
+                    self._conn = await self._database.connect("heart")
+                async with asyncio.timeout(self._interval_seconds):
+                    alive = await gate.beat(
+                        self._conn,
+                        self._held.claim,
+                        lease=self._lease,
+                        progressed=self._held.take_progress(),
+                    )
+        except DATABASE_ERRORS as error:
+            self._outage.failed(error)
+            self.disconnect()
+            return None
+        self._outage.worked()
+        return alive
+
+    def disconnect(self) -> None:
+        """Ends the connection at once; the next beat opens another."""
+        if self._conn is not None:
+            self._conn.terminate()
+        self._conn = None
+
+
 class Heart:
     """Beats for every claim that this process holds.
 
-    It has a thread, an event loop and a connection of its own, so that neither a blocked main
-    loop nor a busy pool keeps it from beating.
+    It has a thread and an event loop of its own, so that neither a blocked main loop nor a busy
+    pool keeps it from beating.
     """
 
     def __init__(self, database: Database, *, lease: timedelta, interval: timedelta) -> None:
         self._database = database
         self._lease = lease
-        self._interval_seconds = interval.total_seconds()
-        self._conn: asyncpg.Connection[asyncpg.Record] | None = None
-        self._outage = Outage("heartbeat")
+        self._interval = interval
         self._loop = asyncio.new_event_loop()
-        self._one_at_a_time = asyncio.Lock()
         self._thread = threading.Thread(target=self._loop.run_forever, name="heart", daemon=True)
 
     def start(self) -> None:
@@ -133,7 +219,7 @@ class Heart:
 
     def stop(self) -> None:
         """Stops beating and joins the thread."""
-        asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(_end_the_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -154,48 +240,18 @@ class Heart:
         claim beyond `phase_limit` from then, as in the database.
         """
         held = Held(claim, cut_off)
-        beating = asyncio.run_coroutine_threadsafe(
-            self._beat(held, asked_at, phase_limit), self._loop
-        )
+        pulse = Pulse(self._database, held, lease=self._lease, interval=self._interval)
+        beating = asyncio.run_coroutine_threadsafe(pulse.run(asked_at, phase_limit), self._loop)
         try:
             yield held
         finally:
             beating.cancel()
 
-    async def _beat(self, held: Held, asked_at: float, phase_limit: timedelta) -> None:
-        margin = self._lease.total_seconds() * MARGIN
-        phase_ends = asked_at + phase_limit.total_seconds() - margin
-        ends = min(self._ends(asked_at), phase_ends)
-        while True:
-            await asyncio.sleep(min(self._interval_seconds, max(0, ends - time.monotonic())))
-            sent = time.monotonic()
-            alive = await self._try(held, seconds=ends - sent)
-            if alive is False or (alive is None and time.monotonic() >= ends):
-                log.warning("claim.lost", session=held.claim.session_id, known=alive is False)
-                return held.lose()
-            if alive:
-                ends = min(self._ends(sent), phase_ends)
 
-    def _ends(self, sent: float) -> float:
-        return sent + self._lease.total_seconds() * (1 - MARGIN)
-
-    async def _try(self, held: Held, *, seconds: float) -> bool | None:
-        """One beat: True or False as the database says, None if it said nothing in time."""
-        try:
-            async with asyncio.timeout(max(0.0, seconds)), self._one_at_a_time:
-                if self._conn is None or self._conn.is_closed():
-                    self._conn = await self._database.connect("heart")
-                alive = await gate.beat(
-                    self._conn, held.claim, lease=self._lease, progressed=held.take_progress()
-                )
-                self._outage.worked()
-                return alive
-        except DATABASE_ERRORS as error:
-            self._outage.failed(error)
-            await self._disconnect()
-            return None
-
-    async def _disconnect(self) -> None:
-        if self._conn is not None:
-            self._conn.terminate()
-        self._conn = None
+async def _end_the_others() -> None:
+    """Cancels whatever else runs on this loop, and waits for it to end."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others)

@@ -57,6 +57,10 @@ class _StoryGone(DraftgateError):
     """The story is archived, completed or deleted: there is nothing to draft for."""
 
 
+class _NoText(DraftgateError):
+    """The story has no text yet, which is nobody's failure: it is looked at again later."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How long things may take, and how often they may go wrong."""
@@ -142,7 +146,8 @@ class Workshop:
                 cut_off=self.cut_off,
                 phase_limit=self._phase_limit(),
             ) as held:
-                await self._end(claim, await self._work_registered(held, claim, work))
+                ending = await self._work_registered(held, claim, work)
+                await self._end(claim, ending, asked_at)
         self.bell.ring()
         return True
 
@@ -171,6 +176,9 @@ class Workshop:
             result = await held.run(work(claim))
         except _StoryGone as gone:
             return partial(gate.abandon, claim=claim, reason=str(gone))
+        except _NoText as none:
+            delay = self.limits.retry_longest
+            return partial(gate.release, claim=claim, error=str(none), delay=delay, failed=False)
         except ShortcutError as error:
             return self._release(claim, words.problem(error), failed=False)
         except DrafterError as error:
@@ -181,15 +189,27 @@ class Workshop:
         except Exception as error:
             log.exception("work.broke")
             return self._failed(claim, f"an error of ours: {type(error).__name__}")
-        if result is End.LOST:
-            return partial(_confirm_stopped, claim=claim)
-        if result is End.CUT_OFF:
-            return self._release(claim, "interrupted by a shutdown", failed=False)
-        return result
+        return self._stopped(claim, result) if isinstance(result, End) else result
 
-    async def _end(self, claim: Claim, ending: Ending) -> None:
-        """Carries out the ending, again while the database doesn't answer: it is idempotent."""
-        give_up_at = time.monotonic() + self.limits.lease.total_seconds()
+    def _stopped(self, claim: Claim, how: End) -> Ending:
+        match how:
+            case End.LOST:
+                # It may be ours still: then nobody has to wait for the lease, or count a crash.
+                error = "the database could not be reached in time"
+                release = self._release(claim, error, failed=False)
+                return partial(_give_back, claim=claim, release=release)
+            case End.OVER:
+                return self._failed(claim, "it took longer than a phase may")
+            case End.CUT_OFF:
+                return self._release(claim, "interrupted by a shutdown", failed=False)
+
+    async def _end(self, claim: Claim, ending: Ending, asked_at: float) -> None:
+        """Carries out the ending, again while the database doesn't answer: it is idempotent.
+
+        The claim can live as long as its phase, and is tried to be ended for as long.
+        """
+        phase_ends = asked_at + self._phase_limit().total_seconds()
+        give_up_at = max(phase_ends, time.monotonic() + self.limits.lease.total_seconds())
         refused = False
         while True:
             try:
@@ -211,7 +231,7 @@ class Workshop:
             await asyncio.sleep(END_PAUSE_SECONDS)
 
     def _failed(self, claim: Claim, error: str) -> Ending:
-        if claim.phase is Phase.CLARIFY or claim.attempt < self.limits.max_attempts:
+        if claim.attempt < self.limits.max_attempts:
             return self._release(claim, error, failed=True)
         text = words.failure(claim.attempt, error)
         comment = Comment(key=_key("failure", claim), kind="failure", text=text)
@@ -227,7 +247,7 @@ class Workshop:
     async def _clarify(self, claim: Claim) -> Ending:
         story = await self._story(claim)
         if not story.title.strip() and not story.description.strip():
-            raise DrafterError("the story has no text yet")
+            raise _NoText("the story has no text yet")
         return partial(gate.clear, claim=claim, story=story)
 
     async def _draft(self, claim: Claim) -> Ending:
@@ -262,7 +282,10 @@ class Workshop:
         return story
 
 
-async def _confirm_stopped(conn: Connection, claim: Claim) -> bool:
+async def _give_back(conn: Connection, claim: Claim, release: Ending) -> bool:
+    """Releases the claim if it isn't lost; if it is, tells that its work has come to an end."""
+    if await release(conn):
+        return True
     await gate.confirm_stopped(conn, claim)
     return False
 

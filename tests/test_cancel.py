@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.apply import Applier
-from app.claims import Heart, Held, acquire
+from app.claims import Heart, Held, Pulse, acquire
 from app.db import gate, look
 from app.db.connect import Database, Pool, take
 from app.draft import Workshop
@@ -288,30 +288,29 @@ async def test_a_cancelled_beat_leaves_a_live_claim(bench, ladder):
 
 
 @pytest.mark.parametrize("connected", [True, False])
-async def test_a_heart_that_is_cut_off_in_a_beat_beats_on(bench, ladder, connected):
-    """The beats of one claim end in the middle of one; the others' go on, over one connection."""
-    # Not started, it has no loop of its own, and its beats can be driven from here.
-    named = replace(bench.database, pool_size=1)
-    heart = Heart(named, lease=LEASE, interval=LEASE / 3)
-    holds: list[Held] = []
+async def test_a_pulse_that_is_cut_off_in_a_beat_beats_on(bench, ladder, connected):
+    """A beat ends in the middle; the next ones go on, over one connection."""
+    pulses: list[Pulse] = []
     own = (
         "select count(*) <= 1 from pg_stat_activity"
         " where application_name = 'draftgate heart' and datname = current_database()"
     )
 
     async def arrange() -> Make:
-        holds.append(Held(await ladder.claimed(), asyncio.Event()))
-        if not connected:
-            await heart._disconnect()
-        return lambda: heart._try(holds[-1], seconds=20)
+        for old in pulses:
+            old.disconnect()
+        held = Held(await ladder.claimed(), asyncio.Event())
+        pulses.append(Pulse(bench.database, held, lease=LEASE, interval=LEASE / 3))
+        if connected:
+            assert await pulses[-1].once(seconds=20)
+        return lambda: pulses[-1].once(seconds=20)
 
     async def check() -> None:
-        assert await heart._try(holds[-1], seconds=20) is True
+        assert await pulses[-1].once(seconds=20) is True
         await until(lambda: ladder.conn.fetchval(own))
 
     await bench.at_every_await(arrange, check)
-    await heart._disconnect()
-    heart._loop.close()
+    pulses[-1].disconnect()
 
 
 async def test_a_cancelled_expiry_counts_one_crash(bench, ladder, workshop):

@@ -4,7 +4,9 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -29,12 +31,12 @@ async def heart(database: Database) -> AsyncIterator[Heart]:
     heart.stop()
 
 
-async def short_claim(ladder, story=1):
+async def short_claim(ladder, story=1, lease=SHORT):
     """A claim with a short lease, and the time from before it was asked for."""
     await ladder.clarified(story)
     asked_at = time.monotonic()
     claim = await gate.claim(
-        ladder.conn, Phase.DRAFT, bid(lease=SHORT), workspace="shortcut", sc_id=story
+        ladder.conn, Phase.DRAFT, bid(lease=lease), workspace="shortcut", sc_id=story
     )
     return claim, asked_at
 
@@ -122,6 +124,65 @@ async def test_a_worker_that_can_not_know_stops_before_its_lease_ends(ladder, he
         assert time.monotonic() < asked_at + SHORT.total_seconds()
 
 
+async def test_a_row_that_is_locked_costs_no_other_claim(ladder, database, connect):
+    """Beats of one claim that wait for its row do not hold up those of the others."""
+    lease = timedelta(seconds=3)
+    heart = Heart(database, lease=lease, interval=lease / 6)
+    heart.start()
+    locker = await connect()
+    locked, other = [await short_claim(ladder, story, lease) for story in (1, 2)]
+    hold = partial(heart.hold, cut_off=asyncio.Event())
+
+    async def until_the_first_is_lost():
+        assert await how_it_ends(first) is End.LOST
+        later = "select claim_expires_at > $1 from patch_sessions where sc_id = 2"
+        now = await ladder.conn.fetchval("select clock_timestamp()")
+        await until(lambda: ladder.conn.fetchval(later, now + lease))
+        return "done"
+
+    async with locker.transaction():
+        await locker.execute("select from patch_sessions where sc_id = 1 for update")
+        async with (
+            hold(locked[0], asked_at=locked[1]) as first,
+            hold(other[0], asked_at=other[1]) as second,
+        ):
+            assert await second.run(until_the_first_is_lost()) == "done"
+
+    heart.stop()
+
+
+async def test_a_beat_that_waits_is_given_up_for_the_next_one(ladder, database, connect):
+    """A row that is locked for longer than an interval costs beats, and not the claim."""
+    claim, asked_at = await short_claim(ladder, lease=timedelta(seconds=60))
+    patient = replace(database, command_timeout_seconds=600)
+    heart = Heart(patient, lease=timedelta(seconds=60), interval=timedelta(seconds=0.3))
+    heart.start()
+    locker = await connect()
+    wait = (
+        "select count(*) >= 2 from pg_stat_activity"
+        " where wait_event_type = 'Lock' and datname = current_database()"
+    )
+
+    async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()):
+        async with locker.transaction():
+            await locker.execute("select from patch_sessions for update")
+            await until(lambda: ladder.conn.fetchval(wait))
+        now = await ladder.conn.fetchval("select clock_timestamp() + interval '60 s'")
+        later = "select claim_expires_at > $1 from patch_sessions"
+        await until(lambda: ladder.conn.fetchval(later, now))
+
+    heart.stop()
+
+
+async def test_beats_that_the_database_refuses_are_no_beats(ladder, heart):
+    """A worker whose beats are not understood any more stops its work."""
+    claim, asked_at = await short_claim(ladder)
+    await ladder.conn.execute("alter table patch_sessions rename progressed_at to progress")
+
+    async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()) as held:
+        assert await how_it_ends(held) is End.LOST
+
+
 async def test_no_work_outlives_its_phase(ladder, database):
     """However well it beats, a worker stops its work before the claim ends with its phase."""
     claim, asked_at = await short_claim(ladder)
@@ -132,7 +193,7 @@ async def test_no_work_outlives_its_phase(ladder, database):
     async with heart.hold(
         claim, asked_at=asked_at, cut_off=asyncio.Event(), phase_limit=limit
     ) as held:
-        assert await how_it_ends(held) is End.LOST
+        assert await how_it_ends(held) is End.OVER
 
     heart.stop()
     assert await ladder.conn.fetchval("select claim_token is not null from patch_sessions")

@@ -627,6 +627,16 @@ async def test_no_beat_outlives_the_phase(ladder, conn):
     assert await conn.fetchval("select claim_expires_at = phase_ends_at from patch_sessions")
 
 
+async def test_a_beat_past_the_phase_says_that_it_is_over(ladder, conn):
+    """A worker is not told that it has a lease which the next sweep takes back."""
+    claim = await ladder.claimed()
+    await conn.execute("update patch_sessions set phase_ends_at = now(), claim_expires_at = now()")
+
+    assert not await gate.beat(conn, claim, lease=LEASE)
+
+    assert len(await expire(conn)) == 1
+
+
 async def test_beats_stay_hot(ladder, conn):
     """Heartbeats touch no index: nearly all of their updates are heap-only."""
     claim = await ladder.claimed()

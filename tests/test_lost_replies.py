@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.apply import Applier
 from app.claims import End, Heart, acquire
@@ -24,7 +25,7 @@ from app.wake import Bell
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment
 from tests.locks import PATIENCE_SECONDS, until
-from tests.proxy import Proxy, proxy_to
+from tests.proxy import Catch, Proxy, proxy_to
 from tests.service import receiver
 from tests.test_outbox import TOKEN, simulated
 
@@ -178,6 +179,47 @@ async def test_a_server_that_falls_silent_has_claimed_all_the_same(ladder, proxy
     assert found.generation == 1
 
 
+async def outage(proxy: Proxy, caught: Catch, said: str) -> None:
+    """The answer is lost, and the server is away until several more tries have failed."""
+    with capture_logs() as lines:
+
+        async def have_failed() -> bool:
+            return await asyncio.sleep(0.01, sum(line["event"] == said for line in lines) > 5)
+
+        proxy.refuse()
+        caught.lose()
+        await until(have_failed)
+    proxy.accept()
+
+
+async def test_a_claim_is_found_again_after_an_outage(ladder, proxy, far_pool):
+    """Its answer was lost with the server: the worker asks until it is back."""
+    await ladder.clarified()
+    caught = proxy.catch(CLAIM)
+    asking = asyncio.create_task(acquire(far_pool, Phase.DRAFT, bid()))
+    await caught.executed.wait()
+
+    await outage(proxy, caught, "claim.unanswered")
+
+    assert (await asking).generation == 1
+
+
+async def test_a_claim_is_not_asked_for_for_ever(ladder, proxy, far_pool):
+    """When half of its lease has passed without an answer, it is left to run out."""
+    await ladder.clarified()
+    caught = proxy.catch(CLAIM)
+    asked_at = time.monotonic()
+    asking = asyncio.create_task(acquire(far_pool, Phase.DRAFT, bid(lease=timedelta(seconds=2))))
+    await caught.executed.wait()
+
+    proxy.refuse()
+    caught.lose()
+
+    with pytest.raises(DATABASE_ERRORS):
+        await asking
+    assert time.monotonic() - asked_at >= 1
+
+
 # --- ending ----------------------------------------------------------------------------------
 
 
@@ -306,6 +348,63 @@ async def test_a_completion_that_is_under_way_twice_is_no_late_result(ladder, pr
         await working
 
     assert await counts(ladder) == (1, 1, 0)
+
+
+async def test_an_ending_is_tried_for_as_long_as_the_claim_lives(ladder, proxy, far, database):
+    """The endings' connections are away for several leases, and the beats go on: it is drafted."""
+    await ladder.clarified()
+    lease = timedelta(seconds=0.9)
+    ending = proxy.catch_request("with ended")
+
+    async with far.pool("endings") as away, workshop(database, Drafts(), lease=lease) as worker:
+        worker = replace(worker, endings=away)
+        working = asyncio.create_task(worker.draft_tick())
+        await ending.seen.wait()
+        proxy.refuse()
+        ending.lose()
+        first = (await ladder.session())["claim_expires_at"]
+        later = "select claim_expires_at > $1 from patch_sessions"
+        await until(lambda: ladder.conn.fetchval(later, first + 3 * lease))
+        proxy.accept()
+        await working
+
+    assert (await ladder.session())["status"] == "drafted"
+    assert await counts(ladder) == (1, 1, 0)
+
+
+class Waits:
+    """A drafter that is never done."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    async def draft(self, claim, story, **more):
+        self.begun.set()
+        await asyncio.Event().wait()
+
+
+async def test_an_outage_of_the_database_is_no_crash(ladder, proxy, far):
+    """A worker that stopped because it could not know gives back what is its own still."""
+    await ladder.clarified()
+    drafter = Waits()
+    async with workshop(far, drafter, lease=timedelta(seconds=1.5)) as worker:
+        working = asyncio.create_task(worker.draft_tick())
+        await drafter.begun.wait()
+        with capture_logs() as lines:
+            proxy.refuse()
+            await until(lambda: have_said(lines, "claim.end_unanswered"))
+        assert "claim.lost" in [line["event"] for line in lines]
+        proxy.accept()
+        await working
+
+    row = await ladder.session()
+    assert (row["status"], row["attempts"], row["crashes"]) == ("clarified", 0, 0)
+    assert row["interruptions"] == 1
+
+
+async def have_said(lines, event: str) -> bool:
+    """Whether the log has it."""
+    return await asyncio.sleep(0.01, event in [line["event"] for line in lines])
 
 
 # --- beating ---------------------------------------------------------------------------------

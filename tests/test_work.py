@@ -29,14 +29,14 @@ new file mode 100644
 """
 GOOD = f"import json; print(json.dumps({{'summary': 'Adds a note.', 'patch': {PATCH!r}}}))"
 ASKS = "import json; print(json.dumps({'questions': ['Which format?']}))"
-LEASE = timedelta(seconds=30)
+LEASE, LONGEST = timedelta(seconds=30), timedelta(seconds=60)
 LIMITS = Limits(
     lease=LEASE,
     drafter_timeout=timedelta(seconds=20),
     max_attempts=3,
     max_crashes=3,
     retry_base=timedelta(seconds=10),
-    retry_longest=timedelta(seconds=60),
+    retry_longest=LONGEST,
 )
 
 
@@ -284,6 +284,49 @@ async def test_an_opened_session_without_text_waits(ladder, workshop):
 
     row = await ladder.session()
     assert (row["status"], row["last_error"]) == ("opened", "the story has no text yet")
+    assert row["attempts"] == 0
+    assert row["next_attempt_at"] - row["updated_at"] > LONGEST / 2
+
+
+class BreaksToo:
+    """An API whose answers break us."""
+
+    async def story(self, sc_id):
+        raise ZeroDivisionError
+
+
+async def test_the_clarify_phase_has_a_last_attempt_too(ladder, workshop):
+    """What breaks us each time ends as failed, and the story is told."""
+    await ladder.deliver(shapes.labelled(1, name=""))
+    worker = replace(workshop(GOOD), shortcut=BreaksToo())
+
+    for _ in range(LIMITS.max_attempts):
+        await ladder.due()
+        assert await worker.clarify_tick()
+
+    row = await ladder.session()
+    assert (row["status"], row["attempts"]) == ("failed", 3)
+    assert "Drafting failed 3 times" in await ladder.conn.fetchval("select text from outbox")
+
+
+async def test_a_phase_that_takes_too_long_is_a_failed_attempt(ladder, workshop, monkeypatch):
+    """Whatever hung, the session is ready again, and that can't go on for ever."""
+    monkeypatch.setattr("app.draft.PHASE_SLACK", timedelta(seconds=4))
+    await ladder.clarified()
+    never = replace(LIMITS, lease=timedelta(seconds=3), drafter_timeout=timedelta(0))
+
+    await workshop(Hangs(), limits=never).draft_tick()
+
+    row = await ladder.session()
+    assert (row["status"], row["attempts"], row["crashes"]) == ("clarified", 1, 0)
+    assert "longer than a phase" in row["last_error"]
+
+
+class Hangs:
+    """A drafter that knows no limit."""
+
+    async def draft(self, claim, story, **more):
+        await asyncio.Event().wait()
 
 
 async def test_a_sign_of_life_is_passed_on(ladder, workshop):

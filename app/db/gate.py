@@ -127,7 +127,9 @@ async def held(conn: Connection, token: UUID) -> Claim | None:
 async def beat(
     conn: Connection, claim: Claim, *, lease: timedelta, progressed: bool = False
 ) -> bool:
-    """Prolongs the claim to a lease from now, never past its phase's end; False: it is lost.
+    """Prolongs the claim to a lease from now, never past its phase's end.
+
+    False: the claim is lost, or its phase is over.
 
     `progressed`: the work has shown a sign of life since the last beat.
     """
@@ -138,6 +140,7 @@ async def beat(
                set claim_expires_at = least(app_clock() + $3, phase_ends_at),
                    progressed_at = case when $4 then app_clock() else progressed_at end
              where id = $1 and claim_generation = $2 and status in ('asking', 'drafting')
+               and phase_ends_at > app_clock()
             returning id
             """,
             claim.session_id,

@@ -17,7 +17,6 @@
 #define WORKERS 3
 #define MAX_ATTEMPTS 2
 #define MAX_CRASHES 2
-#define ASK_TRIES 3             /* app/claims.py */
 
 /* ---- the database -------------------------------------------------------------------------- */
 
@@ -57,7 +56,6 @@ typedef Memory {
     mtype at;
     byte session;
     byte generation;            /* that of its claim; 0 before it knows of one */
-    byte tries;                 /* asks without an answer */
     mtype bound;
     bool stalled;               /* SIGSTOP, a swapped-out VM: does nothing, and wakes later */
     bool owed                   /* the outbox has a row with this claim's key */
@@ -248,11 +246,7 @@ inline END(move, i, mine)
             :: move == releasing ->
                 UNCLAIM(i, PRIOR(i));
                 row[i].attempts++;
-                if
-                :: row[i].status == clarified ->
-                    assert(row[i].attempts < MAX_ATTEMPTS)  /* failures count once */
-                :: else
-                fi
+                assert(row[i].attempts < MAX_ATTEMPTS)      /* failures count once */
             :: move == giving_back -> UNCLAIM(i, PRIOR(i))
             :: move == failing ->
                 UNCLAIM(i, failed);
@@ -326,7 +320,6 @@ inline FORGET(w)
         worker[w].at = idle;
         worker[w].session = 0;
         worker[w].generation = 0;
-        worker[w].tries = 0;
         worker[w].bound = ahead;
         worker[w].stalled = false;
         worker[w].owed = false;
@@ -340,27 +333,22 @@ inline CHECK_ALONE(w)
     assert(!MEETS(w, 0) && !MEETS(w, 1) && !MEETS(w, 2))    /* a story has one drafter */
 }
 
-/* The answer to a claim: the work begins, unless the local bound has passed while asking. */
+/* The answer to a claim: the work begins, unless the local bound has passed while asking: then the
+ * claim is given back. */
 inline BEGIN(w, i)
 {
-    if
-    :: worker[w].bound == passed -> FORGET(w)
-    :: else ->
-        worker[w].at = working;
-        worker[w].session = i;
-        worker[w].generation = row[i].generation;
-        worker[w].tries = 0;
-        CHECK_ALONE(w)
-    fi
+    worker[w].session = i;
+    worker[w].generation = row[i].generation;
+    worker[w].at = (worker[w].bound == passed -> giving_back : working);
+    CHECK_ALONE(w)
 }
 
-/* No answer: the worker asks again, and after so many tries leaves the rest to expiry. */
+/* No answer: the worker asks again, until half a lease has passed; the rest is left to expiry. */
 inline ASK_AGAIN(w)
 {
-    worker[w].tries++;
     if
-    :: worker[w].tries == ASK_TRIES -> FORGET(w)
-    :: else -> worker[w].at = unanswered
+    :: worker[w].at = unanswered
+    :: FORGET(w)
     fi
 }
 
@@ -395,7 +383,7 @@ inline FENCE(w)
     worker[w].bound = passed;
 #ifndef NO_SELF_FENCE
     if
-    :: worker[w].at == working -> FORGET(w)
+    :: worker[w].at == working -> FINISH(w, giving_back)
     :: worker[w].at == working -> FINISH(w, completing)
     :: worker[w].at != working
     fi
@@ -476,11 +464,10 @@ proctype Worker(byte me)
         if
         :: FINISH(me, (IS_ASKING(me) -> clearing : completing))
         /* The drafter fails. As long as the claim is live, the row's attempts are the claim's. */
-        :: !IS_ASKING(me) && ATTEMPT(me) < MAX_ATTEMPTS -> FINISH(me, releasing)
-        :: !IS_ASKING(me) && ATTEMPT(me) >= MAX_ATTEMPTS -> FINISH(me, failing)
-        /* The clarifier fails, as often as it likes: its attempts have no limit. */
-        :: IS_ASKING(me) && upsets > 0 -> upsets--; FINISH(me, releasing)
-        :: upsets > 0 -> upsets--; FINISH(me, giving_back)              /* a shutdown */
+        :: ATTEMPT(me) < MAX_ATTEMPTS -> FINISH(me, releasing)
+        :: ATTEMPT(me) >= MAX_ATTEMPTS -> FINISH(me, failing)
+        /* A shutdown; or there is no text yet. */
+        :: upsets > 0 -> upsets--; FINISH(me, giving_back)
         :: upsets > 0 -> upsets--; FINISH(me, abandoning)               /* the story is gone */
         fi }
 
