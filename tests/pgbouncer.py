@@ -95,6 +95,7 @@ pool_mode = transaction
 default_pool_size = 4
 max_client_conn = 500
 server_idle_timeout = 5
+query_timeout = 12
 logfile = {directory}/log
 """
 

@@ -219,7 +219,30 @@ async def test_a_lease_begins_when_the_lock_was_won(ladder, connect):
     await transaction.rollback()
 
     await waiting
-    assert (await ladder.session())["claimed_at"] >= released_at
+    row = await ladder.session()
+    assert row["claimed_at"] >= released_at
+    assert row["claim_expires_at"] >= released_at + LEASE
+
+
+STAMPED = {
+    "claim_expires_at": lambda conn, claim: gate.beat(conn, claim, lease=LEASE),
+    "next_attempt_at": lambda conn, claim: release(conn, claim, delay=LEASE),
+}
+
+
+@pytest.mark.parametrize("column", STAMPED)
+async def test_what_waited_for_a_row_is_stamped_afterwards(ladder, conn, connect, column):
+    """A lease, or a backoff, is counted from when the statement had its row."""
+    claim = await ladder.claimed()
+    writer, worker = await connect(), await connect()
+
+    async with writer.transaction():
+        await writer.execute("update patch_sessions set title = 'Another'")
+        waiting = await blocked(conn, worker, STAMPED[column](worker, claim))
+        released_at = await conn.fetchval("select clock_timestamp()")
+
+    assert await waiting
+    assert (await ladder.session())[column] >= released_at + LEASE
 
 
 # --- the fence -------------------------------------------------------------------------------
@@ -338,6 +361,26 @@ async def test_a_late_result_can_be_adopted_once(ladder, conn):
     assert (row["status"], row["revision"]) == ("drafted", 1)
     assert await conn.fetchval("select count(*) from outbox") == 1
     assert (await look.drafts(conn, row["id"]))[0]["generation"] == stale.generation
+
+
+async def test_two_operators_adopt_a_late_result_once(ladder, conn, connect):
+    """The second one waits for the first, and finds that there is nothing left to adopt."""
+    stale = await ladder.claimed(worker="stale")
+    await ladder.lapse()
+    await expire(conn)
+    await gate.keep_late_result(conn, stale, DRAFT)
+    first, second = await connect(), await connect()
+
+    def adopt(operator, key):
+        owed = comment(stale, key)
+        return gate.adopt(operator, stale.session_id, stale.generation, actor="me", comment=owed)
+
+    async with first.transaction():
+        assert await adopt(first, "first")
+        waiting = await blocked(conn, second, adopt(second, "second"))
+
+    assert await waiting is False
+    assert (await ladder.session())["revision"] == 1
 
 
 async def test_a_late_result_is_not_adopted_while_a_worker_owns_the_session(ladder, conn):

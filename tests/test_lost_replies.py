@@ -214,7 +214,9 @@ async def test_a_claim_is_not_asked_for_for_ever(ladder, proxy, far_pool):
 
     proxy.refuse()
     caught.lose()
+    ended, _ = await asyncio.wait([asking], timeout=PATIENCE_SECONDS)
 
+    assert ended
     with pytest.raises(DATABASE_ERRORS):
         await asking
     assert time.monotonic() - asked_at >= 1

@@ -785,7 +785,8 @@ async def test_a_worker_that_was_stopped_past_its_lease_counts_for_nothing(dsn, 
     """SIGSTOP, another worker drafts, SIGCONT: one draft, one comment, and the zombie lives on."""
     go_on = tmp_path / "go-on"
     waits = f"until test -e {go_on}; do sleep 0.1; done; exec {' '.join(SAMPLE_DRAFTER)}"
-    # Straight to the server: what is frozen here is a worker, not a pooler's client.
+    # Straight to the server: what is frozen here is a worker, not a pooler's client, whose server
+    # connections come free after the pooler's `query_timeout`.
     direct = Database(dsn=dsn, listen_dsn=dsn)
     async with processes(direct, tmp_path) as it:
         await it.receiver()
