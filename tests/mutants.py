@@ -353,10 +353,10 @@ MUTANTS = (
     Mutant(
         guard="the answer waits for the commit",
         file="app/record.py",
-        old="        new = await events.record(self._conn, list(distinct.values()))\n",
+        old="        new = await events.record(conn, list(distinct.values()))\n",
         new=(
             "        new = set(distinct)\n"
-            "        asyncio.ensure_future(events.record(self._conn, list(distinct.values())))\n"
+            "        asyncio.ensure_future(events.record(conn, list(distinct.values())))\n"
         ),
         tests="tests/test_receive.py hangs or before_it_is_answered or elsewhere",
     ),
