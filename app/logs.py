@@ -1,4 +1,4 @@
-"""Structured logs: JSON lines for machines, readable ones for people; never more than one line."""
+"""Structured logs: JSON lines for machines, readable ones for people; no value makes a line."""
 
 import logging
 import sys
@@ -32,7 +32,29 @@ def configure(*, log_format: str, level: str) -> None:
 
 
 def _rendering(log_format: str) -> list[structlog.typing.Processor]:
+    # Before anything is rendered: structlog's own way with exceptions would tell local variables.
+    exceptions = structlog.processors.format_exc_info
     if log_format == "console":
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        colors = sys.stderr.isatty()
+        return [exceptions, _printable, structlog.dev.ConsoleRenderer(colors=colors)]
     # JSON escapes control characters, so a value can't forge a line of its own.
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    return [exceptions, structlog.processors.JSONRenderer()]
+
+
+def _printable(
+    _: structlog.typing.WrappedLogger, __: str, entry: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Escapes what could forge a line or steer a terminal; a traceback's lines are indented."""
+    exception = entry.pop("exception", None)
+    told = {key: _escaped(value) for key, value in entry.items()}
+    if exception is not None:
+        told["exception"] = "\n".join(f"    {_escaped(line)}" for line in exception.splitlines())
+    return told
+
+
+def _escaped(value: object) -> object:
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    if not isinstance(value, str) or value.isprintable():
+        return value
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)

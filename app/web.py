@@ -19,6 +19,7 @@ from app.body import App, BodyReader
 from app.bounds import Bounds
 from app.connection import Connection, Lobby
 from app.db.connect import DATABASE_ERRORS, Pool, reason
+from app.describe import describe_door
 from app.errors import Rejected
 from app.problems import problem
 from app.receive import Door
@@ -79,7 +80,9 @@ def create_app(
 
     Without a recorder this process receives no deliveries, without a desk it has no operators' API.
     """
-    api = FastAPI(title="Draftgate", version=VERSION, redirect_slashes=False)
+    api = FastAPI(
+        title="Draftgate", version=VERSION, redirect_slashes=False, docs_url=None, redoc_url=None
+    )
     api.include_router(health.router(pool, recorder.spool if recorder else None, draining))
     if desk is not None:
         api.state.desk = desk
@@ -93,6 +96,7 @@ def create_app(
     bounded = Bounds(api, bodies, root_path=settings.root_path)
     if recorder is None:
         return bounded
+    describe_door(api)
     return Door(
         bounded,
         recorder,

@@ -42,7 +42,7 @@ LAYERS = (
     ("app.engine",),
     ("app.fastlane",),
     ("app.connection",),
-    ("app.health",),
+    ("app.health", "app.describe"),
     ("app.web",),
     ("app.logs",),
     ("app.processes",),
