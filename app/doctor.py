@@ -80,7 +80,8 @@ def setup(settings: Settings) -> list[Finding]:
         found.append(warning("operators' API", "It is off.", mend))
     else:
         found.append(ok("operators' API", "It has a token."))
-    return [*found, _drafter(settings), _state_dir(settings.state_dir)]
+    state = _directory("state directory", "DRAFTGATE_STATE_DIR", settings.state_dir)
+    return [*found, _drafter(settings), state, _spool(settings.spool_dir)]
 
 
 def _secrets(settings: Settings) -> Finding:
@@ -112,16 +113,23 @@ def _drafter(settings: Settings) -> Finding:
     return ok("drafter", f"{command[0]} can be run.")
 
 
-def _state_dir(directory: Path) -> Finding:
+def _directory(check: str, variable: str, directory: Path) -> Finding:
     there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        mend = "Set DRAFTGATE_STATE_DIR to a directory that this user may write to."
-        return fault("state directory", f"{directory} can't be written to.", mend)
+        mend = f"Set {variable} to a directory that this user may write to."
+        return fault(check, f"{directory} can't be written to.", mend)
     free = shutil.disk_usage(there).free
     if free < LEAST_FREE_BYTES:
-        mend = "Make room: every draft has a clone of the repository."
-        return warning("state directory", f"Only {free >> 20} MiB are free at {directory}.", mend)
-    return ok("state directory", f"{directory}, {free >> 30} GiB free.")
+        said = f"Only {free >> 20} MiB are free at {directory}."
+        return warning(check, said, f"Make room, or set {variable} elsewhere.")
+    return ok(check, f"{directory}, {free >> 30} GiB free.")
+
+
+def _spool(directory: Path | None) -> Finding:
+    if directory is not None:
+        return _directory("spool", "DRAFTGATE_SPOOL_DIR", directory)
+    mend = "Set DRAFTGATE_SPOOL_DIR, on a disk that outlives the process."
+    return warning("spool", "None: deliveries are refused while the database is away.", mend)
 
 
 async def git(settings: Settings) -> list[Finding]:

@@ -223,12 +223,14 @@ async def test_the_doctor_finds_nothing_at_fault(draftgate, tmp_path):
 
 async def test_the_doctor_has_a_mend_for_every_fault(draftgate, tmp_path):
     """Each thing that is wrong is found, graded, and comes with what to do: exit 1."""
+    (tmp_path / "a-file").touch()
     wrong = {
         "DRAFTGATE_DATABASE_URL": "postgresql://a:hidden-word@127.0.0.1:1/a",
         "DRAFTGATE_DRAFTER_COMMAND": "no-such-program --now",
         "DRAFTGATE_REPOSITORY": str(tmp_path / "nowhere"),
         "DRAFTGATE_SHORTCUT_API_TOKEN": "not-to-be-shown",
         "DRAFTGATE_SHORTCUT_API_URL": "http://127.0.0.1:1/api/v3",
+        "DRAFTGATE_SPOOL_DIR": str(tmp_path / "a-file" / "spool"),
         "DRAFTGATE_TRIGGER_LABEL": "",
         "DRAFTGATE_TRIGGER_ASSIGNED": "false",
         "DRAFTGATE_TRIGGER_MENTIONED": "false",
@@ -238,8 +240,10 @@ async def test_the_doctor_has_a_mend_for_every_fault(draftgate, tmp_path):
     done = await draftgate("doctor", "--json", **wrong)
 
     assert done.code == 1
-    expected = ("webhook secret", "triggers", "drafter", "database", "repository", "Shortcut")
-    assert {check: graded(done)[check] for check in expected} == dict.fromkeys(expected, "fault")
+    faults = {check for check, grade in graded(done).items() if grade == "fault"}
+    assert faults == {
+        *("webhook secret", "triggers", "drafter", "spool", "database", "repository", "Shortcut")
+    }
     findings = done.json["findings"]
     assert all(found["mend"] for found in findings if found["grade"] != "ok")
     assert findings[0]["mend"] == "Write DRAFTGATE_TRIGGER_OWNER."
