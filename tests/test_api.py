@@ -203,6 +203,15 @@ async def test_a_pending_event_is_not_replayed(api, ladder):
     assert (await api.post("events/1/replay?dry_run=1")).status_code == 409
 
 
+async def test_an_event_that_can_not_be_read_is_not_replayed(api, ladder):
+    """A replay would read the same bytes, so it is refused, and the event stays in quarantine."""
+    await ladder.record(b"{")
+
+    assert (await api.post("events/1/replay")).json()["code"] == "not-possible"
+
+    assert (await get(api, "events/1"))["status"] == "quarantined"
+
+
 async def test_a_comment_that_was_given_up_is_sent_again(api, ladder, conn):
     """Failed comments are pending again; others are left alone."""
     claim = await ladder.claimed()

@@ -158,8 +158,11 @@ async def replay_event(
     dry_run: DryRun = False,
 ) -> Done:
     """Have an event interpreted again, as if it had just come in."""
-    plan = operate.plan_replay(await _event(conn, event_id))
-    if dry_run and _only_planned(plan, dry_run=True):
+    row = await _event(conn, event_id)
+    plan = operate.plan_replay(row)
+    # What is pending may be so by this very request, sent before: its key tells.
+    is_pending = row["status"] == EventStatus.PENDING
+    if (dry_run or not is_pending) and _only_planned(plan, dry_run=dry_run):
         return Done(plan=plan.text, done=False)
     done = await operate.replay(conn, event_id, actor=who, nonce=idempotency_key)
     if done is Replay.PENDING:
