@@ -17,7 +17,7 @@ COMPILE := $(UV) pip compile pyproject.toml --no-config --quiet --universal --py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev demo test check fmt lock bench mutants chaos
+.PHONY: help install dev demo test check fmt lock bench mutants chaos fuzz
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z ]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,10 @@ mutants: install ## Take out each guard and show that a test goes red; GUARD=lea
 chaos: install ## Harm real processes for ten minutes, check it all; SECONDS=60 SEED=7 JSON=1
 	@$(BIN)/python -m chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(JSON),--json)
+
+fuzz: install ## Send the door bytes that nobody would think of; SECONDS=60 SEED=7
+	DRAFTGATE_FUZZ_SECONDS=$(or $(SECONDS),60) $(if $(SEED),DRAFTGATE_FUZZ_SEED=$(SEED)) \
+		$(BIN)/pytest tests/test_fuzz.py
 
 bench: ## Not there yet
 	@echo "make $@: not there yet" >&2; exit 2
