@@ -164,6 +164,7 @@ async def test_what_is_old_and_at_rest_is_purged(draftgate, ladder, conn):
     """Closed sessions go, and events that no session needs; all else stays, what is pending too."""
     await ladder.in_status(Status.CLOSED, 1)
     await ladder.in_status(Status.FAILED, 2)
+    await conn.execute("update outbox set status = 'sent', sent_at = now()")
     await ladder.deliver(shapes.labelled(3, label="other"))
     await ladder.record(shapes.labelled(4, label="other"))
     await conn.execute("update events set received_at = received_at - interval '91 days'")
