@@ -23,7 +23,13 @@ def delivery(story: int, name: str = "Export"):
 @pytest.fixture
 async def recorder(database) -> AsyncIterator[Recorder]:
     """A recorder that runs, and whose senders have some patience."""
-    made = Recorder(database, Bell(database), queue_limit=1000, commit_timeout_seconds=5)
+    made = Recorder(
+        database,
+        Bell(database),
+        queue_limit=1000,
+        queue_limit_bytes=64 << 20,
+        commit_timeout_seconds=5,
+    )
     running = asyncio.create_task(made.run())
     yield made
     running.cancel()
