@@ -17,7 +17,7 @@ COMPILE := $(UV) pip compile pyproject.toml --no-config --quiet --universal --py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev demo test check fmt lock bench mutants chaos fuzz
+.PHONY: help install dev demo test check fmt lock bench mutants chaos fuzz outage
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z ]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ chaos: install ## Harm real processes for ten minutes, check it all; SECONDS=60 
 fuzz: install ## Send the door bytes that nobody would think of; SECONDS=60 SEED=7
 	DRAFTGATE_FUZZ_SECONDS=$(or $(SECONDS),60) $(if $(SEED),DRAFTGATE_FUZZ_SEED=$(SEED)) \
 		$(BIN)/pytest tests/test_fuzz.py
+
+outage: install ## Take PostgreSQL away under 200 deliveries/s, and count them after; SECONDS=60
+	@$(BIN)/python -m chaos.outage $(if $(SECONDS),--seconds $(SECONDS))
 
 bench: ## Not there yet
 	@echo "make $@: not there yet" >&2; exit 2

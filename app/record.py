@@ -29,8 +29,9 @@ BATCH_BYTES = 4 * 1024 * 1024
 RETRY_SECONDS = 0.2
 #: How often the spool is looked into: what is in it may be from a process that has died.
 LOOK_SECONDS = 5.0
-#: Of the time in which a delivery must be answered, what the database has where there is a spool.
-DATABASE_SHARE = 0.8
+#: Of the time in which a delivery must be answered, what the database has where there is a spool,
+#: which has the rest.
+DATABASE_SHARE = 0.5
 #: No statement will do, whatever is in it, until somebody has seen to the database.
 AWAY = (*DATABASE_ERRORS, asyncpg.SyntaxOrAccessError)
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from app.shortcut.signature import sign
 from tests import shapes
 from tests.locks import until
 from tests.service import SECRET, receiver
+from tests.stack import stack
 
 BODY = shapes.labelled(1)
 SLOW_HEAD = b"POST /webhooks/shortcut HTTP/1.1\r\nHost: x\r\n"
@@ -254,3 +256,32 @@ async def test_deliveries_that_wait_are_bounded_in_bytes(database, conn):
     assert refused == {503}
     assert 4 <= len(accepted) <= 10
     assert await conn.fetchval("select count(*) from events") == len(accepted)
+
+
+def _resident(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(status.partition("VmRSS:")[2].split()[0])
+
+
+async def test_two_thousand_idle_or_slow_sockets_cost_little(database, tmp_path):
+    """A delivery is answered all the same, by a real process whose memory stays what it was."""
+    async with stack(database, tmp_path) as it, AsyncExitStack() as held:
+        it.settings["DRAFTGATE_HEADER_TIMEOUT_SECONDS"] = "300"
+        it.settings["DRAFTGATE_BODY_TIMEOUT_SECONDS"] = "300"
+        process = await it.receiver()
+        port = it.trial.service.getsockname()[1]
+        warm = await it.send(shapes.labelled(1), copies=50, concurrency=4, port=port)
+        before = _resident(process.pid)
+        begins = (b"", SLOW_HEAD, SLOW_HEAD + b"Content-Length: 50000\r\n\r\n" + b" " * 1000)
+        for number in range(2000):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            held.callback(writer.close)
+            writer.write(begins[number % 3])
+        report = await it.send(shapes.labelled(2), copies=20, concurrency=1, port=port)
+        after = _resident(process.pid)
+
+    assert warm.ok
+    assert report.answers == {(200, False): 1, (200, True): 19}
+    # About eight kilobytes a connection.
+    assert after - before < 40_000_000
