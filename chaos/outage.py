@@ -121,13 +121,14 @@ async def run(options: Options, home: Path) -> Figures:
         listener = closing.enter_context(listen(0))
         for _ in range(options.receivers):
             closing.push_async_callback(_end, await _receiver(options, home, dsn, listener))
+        await _started(home, options.receivers)
         sender, over = _Sender(listener.getsockname()[1]), asyncio.Event()
         sending = asyncio.create_task(sender.run(options.per_second, over))
         await sender.acknowledged.wait()
         await _freeze(home, options.seconds / 2)
         await asyncio.sleep(min(5, options.seconds / 4))
         await _stop(home, options.seconds / 2)
-        closing.enter_context(postgres(home))
+        await asyncio.to_thread(closing.enter_context, postgres(home))
         back_at = time.monotonic()
         await asyncio.sleep(min(5, options.seconds / 4))
         over.set()
@@ -141,6 +142,7 @@ async def _receiver(
     options: Options, home: Path, dsn: str, listener: socket.socket
 ) -> asyncio.subprocess.Process:
     environment = {
+        "DRAFTGATE_LOG_FORMAT": "json",
         "DRAFTGATE_DATABASE_URL": dsn,
         "DRAFTGATE_SHORTCUT_SECRETS": SECRET,
         "DRAFTGATE_SPOOL_DIR": str(home / "spool") if options.spool else "",
@@ -154,6 +156,13 @@ async def _receiver(
             stdout=log,
             stderr=log,
         )
+
+
+async def _started(home: Path, receivers: int) -> None:
+    """All of them listen: what waits for a process to start tells nothing of an outage."""
+    async with asyncio.timeout(ANSWER_SECONDS):
+        while (home / "log").read_text().count("process.started") < receivers:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
