@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+PEERS := .venv-bench/installed
 PIP_INSTALL := $(BIN)/pip install -qq --disable-pip-version-check
 
 # Two at a time: the tests start servers of their own. One test: make test ARGS="-k gate"
@@ -11,16 +12,18 @@ ARGS ?=
 
 UV := .venv/lock/bin/uv
 UV_VERSION := 0.13.9
-COMPILE := $(UV) pip compile pyproject.toml --no-config --quiet --universal --python-version 3.11 \
+PIN := $(UV) pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-emit-find-links \
-	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) --group build
+	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
+COMPILE := $(PIN) pyproject.toml --group build
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev demo test check fmt lock bench mutants chaos fuzz outage
+.PHONY: help install dev demo test check fmt lock bench bench-quick bench-smoke mutants chaos fuzz \
+	outage
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z ]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv with everything pinned, unless it is up to date
 
@@ -58,6 +61,7 @@ lock: $(UV) ## Pin requirements/*.txt for what pyproject.toml says; UPGRADE=1 fo
 	$(COMPILE) --group dev --extra embedded -o requirements/dev.txt
 	$(COMPILE) --constraint requirements/dev.txt --extra embedded -o requirements/base.txt
 	$(COMPILE) --constraint requirements/dev.txt -o requirements/runtime.txt
+	$(PIN) --group bench --constraint requirements/dev.txt -o requirements/bench.txt
 
 $(UV): Makefile
 	$(PYTHON) -m venv .venv/lock
@@ -78,5 +82,19 @@ fuzz: install ## Send the door bytes that nobody would think of; SECONDS=60 SEED
 outage: install ## Take PostgreSQL away under 200 deliveries/s, and count them after; SECONDS=60
 	@$(BIN)/python -m chaos.outage $(if $(SECONDS),--seconds $(SECONDS))
 
-bench: ## Not there yet
-	@echo "make $@: not there yet" >&2; exit 2
+bench: $(PEERS) ## Measure everything beside its peers, in about ten minutes; writes the figures
+	@$(BIN)/python -m benchmarks --write
+
+bench-quick: $(PEERS) ## The same in small, in about a minute or two; writes nothing
+	@$(BIN)/python -m benchmarks --scale quick
+
+bench-smoke: $(PEERS) ## Whether every measurement yields a figure at all
+	@$(BIN)/python -m benchmarks --scale smoke
+
+# Peers have their own environment: nothing of theirs gets near what is shipped.
+$(PEERS): requirements/bench.txt | install
+	@echo "Installing the peers into .venv-bench" >&2
+	@$(PYTHON) -m venv .venv-bench >&2
+	@.venv-bench/bin/pip install -qq --disable-pip-version-check --require-hashes \
+		-r requirements/bench.txt >&2
+	@touch $@

@@ -1,0 +1,1 @@
+"""Measures Draftgate beside its peers and the machine's limits; see docs/performance.md."""

@@ -1,0 +1,186 @@
+"""What follows a delivery: interpreting it, claiming its session, starting its drafter."""
+
+import asyncio
+import statistics
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import uvloop
+
+from app.db import gate
+from app.db.connect import Connection, Database
+from app.db.gate import Bid, Comment
+from app.machine import Phase
+from app.model import Draft
+from benchmarks import payloads, servers
+from benchmarks.bench import Bench
+from benchmarks.database import CLIENTS, pgbench, record, sql, until_zero
+from benchmarks.payloads import Make, Requests
+
+PENDING = "select count(*) from events where status = 'pending'"
+#: A drafter that says when it began, and then gives the smallest of results.
+DRAFTER = """#!/bin/sh
+date +%s%N >> "$BENCH_STARTED"
+echo '{"summary": "done", "patch": "--- /dev/null\\n+++ b/x\\n@@ -0,0 +1 @@\\n+x\\n"}'
+"""
+PATIENCE_SECONDS = 20
+SESSIONS = """
+    insert into patch_sessions (workspace, sc_id, title, status, decided_at, heard_at)
+    select 'shortcut', number, 'A story', $2, now(), now()
+      from generate_series(1, $1::bigint) as number
+"""
+TABLE = """
+    create table two_updates as
+    select id, null::text as owner, null::timestamptz as until, 0 as n
+      from generate_series(1, 100000) as id
+"""
+#: The same two changes of a row without anything around them.
+TWO_UPDATES = """
+    \\set id random(1, 100000)
+    update two_updates set owner = 'w', until = now() + interval '1 minute', n = n + 1
+     where id = :id and owner is null;
+    update two_updates set owner = null, until = null where id = :id and owner = 'w';
+"""
+
+
+def interpret(bench: Bench) -> None:
+    """Recorded events to their outcome, by one worker process, from their commit on."""
+    scale = bench.scale
+    for name, make, count, least in (
+        ("interpret_irrelevant", payloads.irrelevant, scale.irrelevant, 5_000),
+        ("interpret_opening", payloads.opening, scale.opening, 1_000),
+    ):
+        rates = [_interpreted(bench, make, count) for _ in range(scale.rounds)]
+        bench.figures.add(name, "1/s", rates)
+        bench.figures.reach(name, statistics.median(rates), least=least, unit="1/s")
+
+
+def _interpreted(bench: Bench, make: Make, count: int) -> float:
+    with bench.database("interpret") as dsn, servers.worker(dsn, bench.home):
+        record(dsn, make, count, seed=3)
+        start = time.monotonic()
+        until_zero(dsn, PENDING)
+        return count / (time.monotonic() - start)
+
+
+def claims(bench: Bench) -> None:
+    """Claim and complete over CLIENTS connections, beside pgbench with two plain UPDATEs."""
+    script = bench.home / "two_updates.sql"
+    script.write_text(TWO_UPDATES)
+    mine, theirs = [], []
+    for _ in range(bench.scale.rounds):
+        with bench.database("claims") as dsn:
+            sql(dsn, SESSIONS, bench.scale.claims, "clarified")
+            sql(dsn, TABLE)
+            sql(dsn, "alter table two_updates add primary key (id)")
+            sql(dsn, "vacuum analyze")
+            mine.append(bench.scale.claims / uvloop.run(_claim_all(dsn)))
+            theirs.append(pgbench(dsn, script, seconds=bench.scale.seconds))
+    ratio = bench.figures.add(
+        "claim_and_complete", "1/s", mine, reference="two_updates", beside=theirs
+    )
+    bench.figures.add("two_updates", "1/s", theirs)
+    bench.figures.reach("claims_per_s", ratio, least=0.5, unit="×")
+
+
+async def _claim_all(dsn: str) -> float:
+    """Claims and completes every session; how long that took, in seconds."""
+    database = Database(dsn=dsn, listen_dsn=dsn)
+    conns = [await database.connect("bench") for _ in range(CLIENTS)]
+    start = time.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        for conn in conns:
+            tasks.create_task(_claim_until_none(conn))
+    seconds = time.monotonic() - start
+    for conn in conns:
+        await conn.close()
+    return seconds
+
+
+async def _claim_until_none(conn: Connection) -> None:
+    while claim := await gate.claim_next(conn, Phase.DRAFT, bid()):
+        comment = Comment(key=f"bench:{claim.token}", kind="draft", text="done")
+        draft = Draft(summary="done", patch="+x", questions=(), cost_usd=0.0, meta={})
+        assert await gate.complete(conn, claim, draft, comment=comment)
+
+
+def bid() -> Bid:
+    minute = timedelta(minutes=1)
+    return Bid(token=uuid4(), worker="bench", lease=minute, phase_limit=minute)
+
+
+def start_latency(bench: Bench, *, peers: bool = True) -> None:
+    """From sending a delivery to the first line of its drafter, one after the other, idle."""
+    started = bench.home / "started"
+    with bench.database("latency") as dsn, ExitStack() as running:
+        ours = _median_of_ours(bench, dsn, started)
+        if peers:
+            for name in ("with_procrastinate", "with_pgqueuer"):
+                servers.prepare(name, dsn)
+                server = running.enter_context(servers.peer(name, dsn, bench.home))
+                running.enter_context(servers.peer_worker(name, dsn, bench.home, started))
+                time.sleep(2)  # Neither says when it listens; the first job counts for nothing.
+                requests = payloads.write(
+                    bench.home / f"{name}-starts",
+                    payloads.irrelevant,
+                    bench.scale.starts + 1,
+                    seed=6,
+                )
+                times = _starts(server.port, requests, started)[1:]
+                bench.figures.add(f"start_latency/{name}", "ms", times)
+                theirs = statistics.median(times)
+                bench.figures.stay(
+                    f"start_latency_vs_{name.removeprefix('with_')}",
+                    ours / theirs,
+                    most=1,
+                    unit="×",
+                )
+
+
+def _median_of_ours(bench: Bench, dsn: str, started: Path) -> float:
+    drafter = bench.home / "drafter"
+    drafter.write_text(DRAFTER)
+    drafter.chmod(0o755)
+    settings = {
+        "DRAFTGATE_DRAFTER_COMMAND": str(drafter),
+        "DRAFTGATE_DRAFTER_ENVIRONMENT": "BENCH_STARTED",
+        "BENCH_STARTED": str(started),
+    }
+    requests = payloads.write(
+        bench.home / "starts", payloads.opening, bench.scale.starts + 1, seed=5
+    )
+    with servers.draftgate(dsn, bench.home, "receiver", "worker", **settings) as server:
+        until_zero(dsn, servers.NOT_LISTENING)
+        times = _starts(server.port, requests, started)[1:]
+    bench.figures.add("start_latency", "ms", times)
+    bench.figures.stay("start_latency_ms", statistics.median(times), most=15, unit="ms")
+    return statistics.median(times)
+
+
+def _starts(port: int, requests: Requests, started: Path) -> list[float]:
+    """For each request, sent when the one before has begun: the time to that, in ms."""
+    started.write_text("")
+    times = []
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
+        for number, request in enumerate(requests):
+            head, _, body = request.partition(b"\r\n\r\n")
+            lines = [line.split(b": ") for line in head.split(b"\r\n")[1:]]
+            sent = time.time_ns()
+            http.post(payloads.PATH, content=body, headers=dict(lines)).raise_for_status()
+            times.append((_line(started, number) - sent) / 1e6)
+            time.sleep(0.1)  # Idle again.
+    return times
+
+
+def _line(started: Path, number: int) -> int:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        lines = started.read_text().splitlines()
+        if len(lines) > number:
+            return int(lines[number])
+        time.sleep(0.002)
+    raise TimeoutError("no drafter began")
