@@ -23,7 +23,7 @@ from benchmarks.database import sql
 from benchmarks.figures import Figures
 
 RESULTS = Path(__file__).with_name("results")
-README = servers.ROOT / "README.md"
+DOCUMENTS = [servers.ROOT / name for name in ("README.md", "docs/performance.md", "docs/scale.md")]
 
 err = Console(stderr=True, highlight=False)
 
@@ -118,8 +118,9 @@ def _write(results: dict[str, Any]) -> None:
     (RESULTS / "latest.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     (RESULTS / "latest.md").write_text(report.markdown(results))
     (RESULTS / "receive.svg").write_text(report.chart(results))
-    README.write_text(report.replaced(README.read_text(), results))
-    err.print(f"Written to {RESULTS.relative_to(servers.ROOT)} and README.md")
+    for document in DOCUMENTS:
+        document.write_text(report.replaced(document.read_text(), results))
+    err.print(f"Written to {RESULTS.relative_to(servers.ROOT)} and the documents")
 
 
 def _options() -> argparse.Namespace:
@@ -127,7 +128,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scale", choices=["full", "quick", "smoke"], default="full")
     parser.add_argument("--only", action="append", help="this measurement alone; repeatable")
     parser.add_argument("--no-peers", action="store_true", help="without what .venv-bench holds")
-    parser.add_argument("--write", action="store_true", help="write results/ and README.md")
+    parser.add_argument("--write", action="store_true", help="write results/ and the documents")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     return parser.parse_args()
 

@@ -14,7 +14,15 @@ NAMES = {
     "noop": "uvicorn, empty app",
     "pgbench": "pgbench, one INSERT each, 16 clients",
 }
-BEGIN, END = "<!-- figures: made by make bench -->", "<!-- end of figures -->"
+#: What one core can do; what is measured as processor time is turned round.
+CAPACITY = (
+    ("receiver_cpu", "a receiver: new deliveries", "µs"),
+    ("database_cpu", "PostgreSQL: new deliveries recorded", "µs"),
+    ("interpret_irrelevant", "a worker: events that concern nobody", "1/s"),
+    ("interpret_opening", "a worker: events that open a session", "1/s"),
+    ("claim_and_complete", "a worker: sessions claimed and completed", "1/s"),
+)
+END = "<!-- end of figures -->"
 WIDTH, LABEL, BAR, STEP = 760, 270, 20, 30
 
 
@@ -70,11 +78,33 @@ def markdown(results: Mapping[str, Any]) -> str:
     )
 
 
+def capacity_table(results: Mapping[str, Any]) -> str:
+    """What one core does in a second, of each kind of work, as docs/scale.md shows it."""
+    medians = {entry["name"]: entry["median"] for entry in results["entries"]}
+    rows = ["| one core of | does in a second | measured as |", "| --- | ---: | --- |"]
+    for name, text, unit in CAPACITY:
+        if name in medians:
+            value = 1e6 / medians[name] if unit == "µs" else medians[name]
+            rows.append(f"| {text} | {number(value)} | `{name}`, {number(medians[name])} {unit} |")
+    return "\n".join(rows)
+
+
+TABLES = {
+    "short": short_table,
+    "targets": targets_table,
+    "entries": entries_table,
+    "capacity": capacity_table,
+}
+
+
 def replaced(document: str, results: Mapping[str, Any]) -> str:
-    """The document with the short table between its marks."""
-    before, _, rest = document.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{short_table(results)}\n{END}{after}"
+    """The document with each table anew that stands between marks with its name."""
+    for name, table in TABLES.items():
+        before, begin, rest = document.partition(f"<!-- make bench: {name} -->")
+        if begin:
+            after = rest.partition(END)[2]
+            document = f"{before}{begin}\n{table(results)}\n{END}{after}"
+    return document
 
 
 def bars(title: str, unit: str, values: Sequence[tuple[str, float]]) -> str:

@@ -24,9 +24,17 @@ def results():
     return json.loads(LATEST.read_text())
 
 
-def test_the_readme_shows_the_latest_figures(results):
-    """The README's figures, the table and the chart are those of the run that was kept."""
-    assert report.short_table(results) in (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("name", ["README.md", "docs/performance.md", "docs/scale.md"])
+def test_the_documents_show_the_latest_figures(results, name):
+    """The figures in a document are those of the run that was kept."""
+    text = (ROOT / name).read_text()
+
+    assert "<!-- make bench: " in text
+    assert report.replaced(text, results) == text
+
+
+def test_tables_and_chart_are_of_the_latest_run(results):
+    """What people read beside the JSON says the same."""
     assert report.markdown(results) == LATEST.with_suffix(".md").read_text()
     assert report.chart(results) == LATEST.with_name("receive.svg").read_text()
 
