@@ -365,7 +365,9 @@ def _key(body):
 
 async def test_recording_reads_no_more_when_the_table_has_grown(database):
     """A statement that was planned while there were no events does not read all of them later."""
-    rows_read = "select seq_tup_read from pg_stat_xact_user_tables where relname = 'events'"
+    rows_read = """
+        select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relname = 'events'
+    """
     conn = await database.connect("door")
     try:
         # PostgreSQL may keep the plan from the sixth time on.
@@ -386,4 +388,4 @@ async def test_recording_reads_no_more_when_the_table_has_grown(database):
     finally:
         await conn.close()
 
-    assert after == before
+    assert after - before <= 1
