@@ -5,9 +5,10 @@ import sys
 
 import asyncpg
 import pytest
+from alembic.script import ScriptDirectory
 
 from app.errors import SchemaError
-from app.migrate import LOCK, latest, migrate, require_latest
+from app.migrate import LATEST, LOCK, MIGRATIONS, migrate, require_latest
 from tests.conftest import with_name
 from tests.locks import until
 
@@ -21,6 +22,11 @@ async def empty(server, dsn):
     await conn.execute("drop schema public cascade; create schema public")
     await conn.close()
     return dsn
+
+
+def test_the_code_needs_the_newest_migration():
+    """What a process asks for when it starts is the last of the migrations."""
+    assert ScriptDirectory(str(MIGRATIONS)).get_current_head() == LATEST
 
 
 async def test_eight_may_migrate_at_once(empty):
@@ -75,7 +81,7 @@ async def test_another_schema_is_said(conn):
     """A schema of another version is refused, with both versions named."""
     await conn.execute("update alembic_version set version_num = '9999'")
 
-    with pytest.raises(SchemaError, match=f"is at 9999, this version needs {latest()}"):
+    with pytest.raises(SchemaError, match=f"is at 9999, this version needs {LATEST}"):
         await require_latest(conn)
 
 

@@ -72,7 +72,7 @@ def migrate() -> None:
         settings = settings_and_logs()
         with dsn_of(settings) as dsn:
             run(migrations.migrate(dsn))
-        out.print(f"The schema is at {migrations.latest()}.")
+        out.print(f"The schema is at {migrations.LATEST}.")
 
 
 async def _serve_many(
