@@ -61,6 +61,16 @@ def reason(error: BaseException) -> str:
     return first[0][:200] if first else type(error).__name__
 
 
+class _Pooled(asyncpg.Connection):
+    """Goes back to its pool without a query: nothing of ours leaves anything in a session.
+
+    A transaction that is still open is rolled back all the same.
+    """
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
     """A PostgreSQL to connect to.
@@ -97,6 +107,7 @@ class Database:
         """A pool that is opened by `async with`; take from it with `take`."""
         return asyncpg.create_pool(
             self.dsn,
+            connection_class=_Pooled,
             min_size=0,
             max_size=self.pool_size,
             timeout=self.connect_timeout_seconds,
