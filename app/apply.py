@@ -241,7 +241,8 @@ async def _save(
         moves = _only_what_is_new(moves, before, session) if anew else moves
         if moves and before.status in OWNED.values():
             await sessions.evict(conn, session.workspace, session.sc_id)
-        session_id = await sessions.save(conn, session, moved=bool(moves))
+        made = {move for _, step in moves for move, _ in step.moves}
+        session_id = await sessions.save(conn, session, moves=made)
     if anew:
         await sessions.forget_conversation(conn, session_id)
     await sessions.remark(conn, session_id, remarks)

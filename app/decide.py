@@ -13,6 +13,7 @@ class Rules:
 
     Attributes:
         bot: our own member id; what it did is never reacted to.
+        clarify: whether a worker looks at a session before it is drafted, for what to ask.
     """
 
     label: str | None = None
@@ -21,6 +22,7 @@ class Rules:
     assigned: bool = True
     mentioned: bool = True
     bot: str | None = None
+    clarify: bool = False
 
 
 def decide(
@@ -66,7 +68,7 @@ def _step(
     if session is None:
         if not _opens(fact, rules):
             return _ignored(None, _why_not(fact, rules))
-        return _opened(fact, story)
+        return _opened(fact, story, rules)
     heard = replace(_describe(session, fact), heard_at=max(session.heard_at, fact.occurred_at))
     if fact.comment_id is None:
         return _control(heard, fact, rules)
@@ -146,7 +148,7 @@ def _is_label(fact: Fact, rules: Rules) -> bool:
     return fact.value is not None and fact.value.casefold() == rules.label.casefold()
 
 
-def _opened(fact: Fact, story: _Text) -> Decision:
+def _opened(fact: Fact, story: _Text, rules: Rules) -> Decision:
     session = Session(
         workspace=fact.workspace,
         sc_id=fact.sc_id,
@@ -154,14 +156,14 @@ def _opened(fact: Fact, story: _Text) -> Decision:
         decided_at=fact.occurred_at,
         heard_at=fact.occurred_at,
     )
-    return _reopened(story.put_into(session), fact)
+    return _reopened(story.put_into(session), fact, rules)
 
 
-def _reopened(session: Session, fact: Fact) -> Decision:
+def _reopened(session: Session, fact: Fact, rules: Rules) -> Decision:
     session = replace(session, status=Status.OPENED, decided_at=fact.occurred_at)
     # A mention in a comment is both: it opens a session, and its words may ask for a draft.
     asked = _command(fact) == _COMMANDS["/draft"]
-    opened = _go_on(session, ((Move.OPEN, Status.OPENED),), asked=asked)
+    opened = _go_on(session, ((Move.OPEN, Status.OPENED),), rules, asked=asked)
     return replace(opened, remarks=_remarks(fact))
 
 
@@ -176,12 +178,20 @@ def _control(session: Session, fact: Fact, rules: Rules) -> Decision:
     if closing:
         return _moved(session, fact, Move.CLOSE, closing)
     if opening and session.status is Status.CLOSED:
-        return _reopened(session, fact)
+        return _reopened(session, fact, rules)
     if opening or session.status is Status.CLOSED:
         return _ignored(session, f"the session is {session.status}")
     if _describes(fact):
-        return _go_on(session, ())
+        return _described(session, fact, rules)
     return _ignored(session, "changes nothing that matters here")
+
+
+def _described(session: Session, fact: Fact, rules: Rules) -> Decision:
+    """A description that is written while questions are open answers them."""
+    is_new = fact.kind is FactKind.DESCRIBED and fact.occurred_at >= session.decided_at
+    if session.status is Status.CLARIFYING and is_new:
+        return _go_on(*_made(session, fact, Move.ANSWER), rules)
+    return _go_on(session, (), rules)
 
 
 def _comment(session: Session, fact: Fact, rules: Rules, *, again: bool) -> Decision:
@@ -194,16 +204,16 @@ def _comment(session: Session, fact: Fact, rules: Rules, *, again: bool) -> Deci
     if session.status is Status.CLOSED and (_opens(fact, rules) or _asks_to_stop(fact)):
         said = _control(session, fact, rules)
     elif fact.kind in _WORDS and not late and not again:
-        said = _spoken(session, fact) or said
+        said = _spoken(session, fact, rules) or said
     return replace(said, remarks=_remarks(fact), applied=True)
 
 
-def _spoken(session: Session, fact: Fact) -> Decision | None:
+def _spoken(session: Session, fact: Fact, rules: Rules) -> Decision | None:
     command = _command(fact)
     if command is not None:
         return _moved(session, fact, *command)
     if session.status is Status.CLARIFYING:
-        return _go_on(*_made(session, fact, Move.ANSWER))
+        return _go_on(*_made(session, fact, Move.ANSWER), rules)
     if session.status is Status.DRAFTED and fact.parent_comment_id is not None:
         return _moved(session, fact, Move.REVISE, "a reply to the draft")
     return None
@@ -262,10 +272,15 @@ def _moved(session: Session, fact: Fact, move: Move, reason: str) -> Decision:
 
 
 def _go_on(
-    session: Session, moves: tuple[tuple[Move, Status], ...], *, asked: bool = False
+    session: Session,
+    moves: tuple[tuple[Move, Status], ...],
+    rules: Rules,
+    *,
+    asked: bool = False,
 ) -> Decision:
-    """With no questions to ask, a session goes on as soon as its story has any text."""
-    if session.status is Status.OPENED and (asked or session.title or session.description):
+    """Where nobody looks for questions, a session goes on as soon as its story has any text."""
+    clear = asked or (not rules.clarify and (session.title or session.description))
+    if session.status is Status.OPENED and clear:
         session = replace(session, status=Status.CLARIFIED)
         moves = (*moves, (Move.CLEAR, Status.CLARIFIED))
     said = ", then ".join(f"{move} to {status}" for move, status in moves)

@@ -13,14 +13,14 @@ from uuid import uuid4
 import asyncpg
 import structlog
 
-from app import words
+from app import clarify, words
 from app.claims import End, Heart, Held, acquire, backoff
 from app.db import gate, sessions
 from app.db.connect import DATABASE_ERRORS, Connection, Pool, reason, take
 from app.db.gate import Bid, Comment
 from app.errors import DrafterError, DraftgateError, ShortcutError, ShortcutRefused
 from app.machine import Phase
-from app.model import Claim, Draft, Remark, Story
+from app.model import Asked, Claim, Draft, Remark, Story
 from app.shortcut.client import ShortcutClient
 from app.wake import Bell
 
@@ -48,6 +48,7 @@ class Drafter(Protocol):
         story: Story,
         *,
         conversation: Sequence[Remark],
+        asked: Sequence[Asked],
         previous_patch: str | None,
         progress: Callable[[], None],
     ) -> Draft: ...
@@ -59,6 +60,29 @@ class _StoryGone(DraftgateError):
 
 class _NoText(DraftgateError):
     """The story has no text yet, which is nobody's failure: it is looked at again later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clarifying:
+    """What is asked before a story is drafted.
+
+    Attributes:
+        command: asked where the rules have no question.
+        rounds: after so many the story is drafted all the same.
+    """
+
+    rules: tuple[clarify.Rule, ...] = ()
+    command: Drafter | None = None
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Heard:
+    """What was said and made about a story so far."""
+
+    conversation: Sequence[Remark]
+    asked: Sequence[Asked]
+    previous_patch: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +112,7 @@ class Workshop:
     endings: Pool
     heart: Heart
     drafter: Drafter
+    clarifying: Clarifying = Clarifying()
     shortcut: ShortcutClient | None
     bell: Bell
     limits: Limits
@@ -95,7 +120,7 @@ class Workshop:
     held: dict[tuple[int, int], Held] = field(default_factory=dict)
 
     async def clarify_tick(self) -> bool:
-        """opened -> asking -> clarified for the next opened session; True if there was one."""
+        """opened -> asking -> clarified or clarifying for the next session; True if any was."""
         return await self._tick(Phase.CLARIFY, self._clarify)
 
     async def draft_tick(self) -> bool:
@@ -233,7 +258,7 @@ class Workshop:
     def _failed(self, claim: Claim, error: str) -> Ending:
         if claim.attempt < self.limits.max_attempts:
             return self._release(claim, error, failed=True)
-        text = words.failure(claim.attempt, error)
+        text = words.failure(claim.phase, claim.attempt, error)
         comment = Comment(key=_key("failure", claim), kind="failure", text=text)
         return partial(gate.fail, claim=claim, error=error, comment=comment)
 
@@ -248,21 +273,48 @@ class Workshop:
         story = await self._story(claim)
         if not story.title.strip() and not story.description.strip():
             raise _NoText("the story has no text yet")
-        return partial(gate.clear, claim=claim, story=story)
+        asked = await self._ask(claim, story)
+        if asked is not None and asked.questions:
+            return partial(_hand_back, claim=claim, draft=asked)
+        cost_usd = asked.cost_usd if asked is not None else 0.0
+        return partial(gate.clear, claim=claim, story=story, cost_usd=cost_usd)
+
+    async def _ask(self, claim: Claim, story: Story) -> Draft | None:
+        """What must be known first, by the rules, of which each asks once, or by the command."""
+        if claim.rounds >= self.clarifying.rounds:
+            return None
+        heard = await self._heard(claim)
+        answers = [remark.text for remark in heard.conversation if remark.text is not None]
+        before = {question for asked in heard.asked for question in asked.questions}
+        lacking = clarify.lacking(story, answers, self.clarifying.rules)
+        questions = tuple(q for q in map(words.QUESTIONS.__getitem__, lacking) if q not in before)
+        if questions:
+            return Draft(summary="", patch="", questions=questions)
+        command = self.clarifying.command
+        return None if command is None else await self._run(command, claim, story, heard)
 
     async def _draft(self, claim: Claim) -> Ending:
         story = await self._story(claim)
-        async with take(self.pool) as conn:
-            conversation = await sessions.conversation(conn, claim.session_id)
-            previous = await sessions.latest_patch(conn, claim.session_id)
-        draft = await self.drafter.draft(
+        draft = await self._run(self.drafter, claim, story, await self._heard(claim))
+        return partial(_hand_back, claim=claim, draft=draft)
+
+    async def _run(self, drafter: Drafter, claim: Claim, story: Story, heard: _Heard) -> Draft:
+        return await drafter.draft(
             claim,
             story,
-            conversation=conversation,
-            previous_patch=previous,
+            conversation=heard.conversation,
+            asked=heard.asked,
+            previous_patch=heard.previous_patch,
             progress=self.held[claim.session_id, claim.generation].progress,
         )
-        return partial(_hand_back, claim=claim, draft=draft)
+
+    async def _heard(self, claim: Claim) -> _Heard:
+        async with take(self.pool) as conn:
+            return _Heard(
+                conversation=await sessions.conversation(conn, claim.session_id),
+                asked=await sessions.asked(conn, claim.session_id, rounds=claim.rounds),
+                previous_patch=await sessions.latest_patch(conn, claim.session_id),
+            )
 
     async def _story(self, claim: Claim) -> Story:
         """The story as it is now; as the deliveries told it where there is no API token."""
@@ -292,7 +344,7 @@ async def _give_back(conn: Connection, claim: Claim, release: Ending) -> bool:
 
 async def _hand_back(conn: Connection, claim: Claim, draft: Draft) -> bool:
     if draft.questions:
-        text = words.questions(draft)
+        text = words.questions(draft.questions)
         comment = Comment(key=_key("questions", claim), kind="questions", text=text)
         return await gate.question(conn, claim, draft, comment=comment)
     comment = Comment(

@@ -53,6 +53,7 @@ TRANSITIONS: Mapping[Status, Mapping[Move, Status]] = {
         Move.CLOSE: Status.CLOSED,
     },
     Status.ASKING: {
+        Move.QUESTION: Status.CLARIFYING,
         Move.CLEAR: Status.CLARIFIED,
         Move.RELEASE: Status.OPENED,
         Move.EXPIRE: Status.OPENED,

@@ -21,7 +21,7 @@ from app.claims import Heart
 from app.connection import Lobby
 from app.db.connect import DATABASE_ERRORS, Database, Pool, reason, take
 from app.decide import Rules
-from app.draft import Limits, Workshop
+from app.draft import Clarifying, Limits, Workshop
 from app.drafters.command import CommandDrafter, allowed_environment
 from app.drafters.git import git_environment
 from app.engine import Engine
@@ -227,7 +227,8 @@ async def engine(
                 pool=pool,
                 endings=endings,
                 heart=heart,
-                drafter=_drafter(settings),
+                drafter=_drafter(settings, settings.drafter_command),
+                clarifying=_clarifying(settings),
                 shortcut=shortcut,
                 bell=bell,
                 limits=_limits(settings),
@@ -258,11 +259,20 @@ async def _shortcut(settings: Settings) -> AsyncIterator[ShortcutClient | None]:
         yield client
 
 
-def _drafter(settings: Settings) -> CommandDrafter:
+def _clarifying(settings: Settings) -> Clarifying:
+    command = settings.clarifier_command
+    return Clarifying(
+        rules=settings.clarify_rules,
+        command=_drafter(settings, command) if command else None,
+        rounds=settings.clarify_rounds,
+    )
+
+
+def _drafter(settings: Settings, command: Sequence[str]) -> CommandDrafter:
     if not settings.drafter_command:
         log.warning("drafter.not_set", effect="clarified sessions wait")
     return CommandDrafter(
-        command=settings.drafter_command,
+        command=command,
         repository=settings.repository,
         base_ref=settings.base_ref,
         state_dir=settings.state_dir,
@@ -321,6 +331,8 @@ async def _me(settings: Settings, shortcut: ShortcutClient | None) -> Me | None:
 
 
 def _rules(settings: Settings, me: Me) -> Rules:
+    can_ask = settings.shortcut_api_token is not None and settings.clarify_rounds > 0
+    asks = can_ask and bool(settings.clarify_rules or settings.clarifier_command)
     return Rules(
         label=settings.trigger_label or None,
         owner=settings.trigger_owner,
@@ -328,4 +340,5 @@ def _rules(settings: Settings, me: Me) -> Rules:
         assigned=settings.trigger_assigned,
         mentioned=settings.trigger_mentioned,
         bot=me.member_id,
+        clarify=asks,
     )

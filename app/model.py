@@ -204,6 +204,7 @@ class Claim:
 
     Attributes:
         generation: the fencing token: grows with every change of ownership.
+        rounds: how often questions were asked since the session was opened.
         attempt: which try at this phase this is, from 1.
     """
 
@@ -218,6 +219,7 @@ class Claim:
     app_url: str | None
     description: str | None
     revision: int
+    rounds: int
     attempt: int
 
 
@@ -255,6 +257,14 @@ class Draft:
     questions: tuple[str, ...] = ()
     cost_usd: float = 0.0
     meta: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One round of questions that was put to the story."""
+
+    questions: tuple[str, ...]
+    asked_at: datetime
 
 
 # --- outbox ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.clarify import Rule
 from app.errors import SettingsError
 from app.forwarded import Proxies
 
@@ -91,6 +92,19 @@ class Settings(BaseSettings):
     )
     trigger_assigned: bool = Field(True, description="Open when the agent is assigned (v2)")
     trigger_mentioned: bool = Field(True, description="Open when the agent is mentioned (v2)")
+
+    # Clarifying
+    clarify_rules: Annotated[tuple[Rule, ...], NoDecode] = Field(
+        (Rule.DESCRIPTION,),
+        description="What is asked for where a story lacks it: `description`, `length`,"
+        " `criteria`, `steps`, comma separated",
+    )
+    clarify_rounds: Annotated[int, Field(ge=0, le=20)] = Field(
+        2, description="Rounds of questions before a story is drafted all the same; 0: none"
+    )
+    clarifier_command: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Clarifier, as shell-like words: asks where the rules have no question"
+    )
 
     # Drafting
     drafter_command: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -211,7 +225,12 @@ class Settings(BaseSettings):
             raise ValueError(f"it is shorter than {MIN_SECRET_BYTES} bytes")
         return value
 
-    @field_validator("drafter_command", mode="before")
+    @field_validator("clarify_rules", mode="before")
+    @classmethod
+    def _split_rules(cls, value: Any) -> Any:
+        return _split(value, "a rule is empty") if isinstance(value, str) else value
+
+    @field_validator("clarifier_command", "drafter_command", mode="before")
     @classmethod
     def _split_command(cls, value: Any) -> Any:
         return tuple(shlex.split(value)) if isinstance(value, str) else value

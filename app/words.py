@@ -1,6 +1,10 @@
 """Every text that goes out to a story. No I/O."""
 
+from collections.abc import Mapping, Sequence
+
+from app.clarify import SHORT_CHARS, Rule
 from app.errors import DraftgateError
+from app.machine import Phase
 from app.model import Draft
 
 #: The largest comment that is sent, in characters; Shortcut takes 100,000.
@@ -20,16 +24,29 @@ def draft(revision: int, draft: Draft) -> str:
     return f"{head}\n\nThe patch is too long for a comment; it is kept as draft {revision}."
 
 
-def questions(draft: Draft) -> str:
-    """The comment that asks what the drafter must know before it can go on."""
-    numbered = "\n".join(f"{n}. {text.strip()}" for n, text in enumerate(draft.questions, start=1))
-    return f"**Before I can draft this**\n\n{numbered}\n\nReply with a comment and I will go on."
+#: What is asked of a story that does not keep a rule.
+QUESTIONS: Mapping[Rule, str] = {
+    Rule.DESCRIPTION: "The story has no description. What should change, and why?",
+    Rule.LENGTH: f"The description is shorter than {SHORT_CHARS} characters. What else matters?",
+    Rule.CRITERIA: "How will we know that it is done? Please list the acceptance criteria.",
+    Rule.STEPS: "How can the bug be seen? Please list the steps, and what is expected instead.",
+}
 
 
-def failure(attempts: int, error: str) -> str:
-    """The comment that says that drafting was given up, and how to go on."""
+def questions(asked: Sequence[str]) -> str:
+    """The comment that asks what must be known before the story can be drafted."""
+    numbered = "\n".join(f"{n}. {text.strip()}" for n, text in enumerate(asked, start=1))
     return (
-        f"**No draft**\n\nDrafting failed {_times(attempts)}. The last error was:\n\n"
+        f"**Before I can draft this**\n\n{numbered}\n\n"
+        "Reply with a comment and I will go on, or say `/draft` to have it drafted as it is."
+    )
+
+
+def failure(phase: Phase, attempts: int, error: str) -> str:
+    """The comment that says that the work was given up, and how to go on."""
+    what = {Phase.CLARIFY: "Looking for what to ask", Phase.DRAFT: "Drafting"}[phase]
+    return (
+        f"**No draft**\n\n{what} failed {_times(attempts)}. The last error was:\n\n"
         f"{_fenced(error)}\n\nComment `/retry` to try again."
     )
 

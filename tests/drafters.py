@@ -27,6 +27,7 @@ CLAIM = Claim(
     app_url=None,
     description=None,
     revision=0,
+    rounds=0,
     attempt=1,
 )
 STORY = Story(sc_id=41, title="Fix the login", description="- It fails\n- It should not")

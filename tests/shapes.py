@@ -61,6 +61,12 @@ def created(story: int, *, minute: float, description: str) -> bytes:
     return _v1(minute, "created", [action])
 
 
+def described(story: int, *, minute: float, description: str) -> bytes:
+    """The story got another description."""
+    change = {"description": {"new": description, "old": ""}}
+    return _v1(minute, "described", [_story(story, changes=change)])
+
+
 def renamed(story: int, *, minute: float, title: str) -> bytes:
     """The story got another title."""
     action = _story(story, name=title, changes={"name": {"new": title, "old": "before"}})

@@ -16,6 +16,7 @@ LAYERS = (
     ("app.outage", "app.forwarded"),
     ("app.machine",),
     ("app.model",),
+    ("app.clarify",),
     ("app.settings",),
     ("app.shortcut.values",),
     ("app.shortcut.signature", "app.shortcut.envelope", "app.shortcut.event"),
@@ -53,6 +54,7 @@ LAYERS = (
     ("app.cli",),
 )
 PURE = (
+    "app.clarify",
     "app.errors",
     "app.forwarded",
     "app.machine",

@@ -19,6 +19,8 @@ def shown(default: object) -> str:
     """A default as the table shows it."""
     if default is None or default == () or default == "":
         return ""
+    if isinstance(default, tuple):
+        default = ",".join(default)
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 

@@ -9,17 +9,18 @@ import pytest
 
 from app.drafters import contract
 from app.errors import DrafterError
-from app.model import Remark
+from app.model import Asked, Remark
 from tests.drafters import CLAIM, STORY
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def told(story=STORY, conversation=(), previous_patch=None):
+def told(story=STORY, conversation=(), previous_patch=None, asked=()):
     document = contract.request(
         CLAIM,
         story,
         conversation=conversation,
+        asked=asked,
         previous_patch=previous_patch,
         result_file="/run/result.json",
         timeout_seconds=60,
@@ -28,7 +29,9 @@ def told(story=STORY, conversation=(), previous_patch=None):
 
 
 def remark(text, *, comment_id=5):
-    return Remark(comment_id=comment_id, author="ada", text=text, said_at=NOON, as_of=NOON)
+    return Remark(
+        comment_id=comment_id, author="ada", text=text, said_at=NOON, as_of=NOON, spoken=True
+    )
 
 
 def answered(**document):
@@ -42,7 +45,9 @@ def test_a_drafter_is_told_the_story_and_its_place_in_the_session():
     """The whole document, as an author of a drafter sees it."""
     story = replace(STORY, labels=("patch",), tasks=("Write a test",), links=("https://x.test",))
 
-    assert told(story, [remark("Only on Safari")], "diff --git a/x b/x\n") == {
+    asked = [Asked(questions=("Which browser?",), asked_at=NOON)]
+
+    assert told(story, [remark("Only on Safari")], "diff --git a/x b/x\n", asked) == {
         "phase": "draft",
         "session": 7,
         "generation": 3,
@@ -67,6 +72,7 @@ def test_a_drafter_is_told_the_story_and_its_place_in_the_session():
                 "said_at": "2026-03-01T12:00:00+00:00",
             }
         ],
+        "asked": [{"questions": ["Which browser?"], "asked_at": "2026-03-01T12:00:00+00:00"}],
         "previous_draft": {"patch": "diff --git a/x b/x\n"},
         "limits": {
             "timeout_seconds": 60,

@@ -114,6 +114,7 @@ async def claim_like(ladder: Ladder) -> Claim:
         app_url=None,
         description=None,
         revision=row["revision"],
+        rounds=0,
         attempt=1,
     )
 

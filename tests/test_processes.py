@@ -19,6 +19,8 @@ from tests import shapes
 from tests.locks import until
 from tests.stack import Stack, stack
 
+#: A story about which nothing need be asked.
+TOLD = {"name": "Export invoices", "description": "As CSV."}
 SLOW = (sys.executable, "-c", "import time; time.sleep(600)")
 
 
@@ -37,7 +39,7 @@ async def it(database, tmp_path) -> AsyncIterator[Stack]:
 
 def story(it: Stack, **fields: object) -> int:
     """A story in the simulated workspace that has the label."""
-    told = {"name": "Export invoices", "description": "As CSV.", **fields}
+    told = {**TOLD, **fields}
     made = it.simulation.workspace.create_story(PEOPLE[0], told)
     it.simulation.workspace.update_stories(PEOPLE[1], [made.id], {}, labels_add=["patch"])
     return made.id
@@ -84,7 +86,7 @@ async def test_a_worker_works_while_nobody_says_who_we_are(it, ladder):
 
 async def test_both_versions_tell_of_one_story(it, ladder):
     """A story that version 1 and an agent's delivery tell of has one session."""
-    sc_id = it.simulation.workspace.create_story(PEOPLE[0], {"name": "Export"}).id
+    sc_id = it.simulation.workspace.create_story(PEOPLE[0], TOLD).id
     told = json.loads(shapes.triggered("assigned", sc_id, minute=2, comment=0))
     told["workspace2"] = {"id": WORKSPACE_ID, "url_slug": "acme"}
     await it.receiver()
@@ -104,7 +106,7 @@ async def test_copies_through_nginx_are_one_draft(it, conn, require_tool):
     await it.worker()
     ports = [listener.getsockname()[1] for listener in listeners]
     port = await it.nginx(require_tool("nginx"), ports)
-    sc_id = it.simulation.workspace.create_story(PEOPLE[0], {"name": "Export"}).id
+    sc_id = it.simulation.workspace.create_story(PEOPLE[0], TOLD).id
     async with httpx.AsyncClient(trust_env=False) as client:
 
         async def is_ready() -> bool:
@@ -146,7 +148,8 @@ async def test_a_worker_killed_in_the_middle_of_a_draft(it, conn):
 
     await until(at_rest(conn, drafted=1))
     row = await conn.fetchrow("select crashes, revision, claim_generation from patch_sessions")
-    assert (row["revision"], row["claim_generation"]) == (1, 3)
+    # One claim to look for questions; then the lost one, its expiry, and the one that drafted.
+    assert (row["revision"], row["claim_generation"]) == (1, 4)
     assert len(it.comments()) == 1
 
 

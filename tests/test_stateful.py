@@ -72,7 +72,13 @@ Ending = Callable[[Connection, Claim], Coroutine[Any, Any, bool]]
 
 #: What a worker can do at the end of each phase, by the move that it is.
 ENDINGS: dict[Phase, dict[Move, Ending]] = {
-    Phase.CLARIFY: {Move.CLEAR: clear, Move.RELEASE: release, Move.FAIL: fail, Move.CLOSE: abandon},
+    Phase.CLARIFY: {
+        Move.CLEAR: clear,
+        Move.QUESTION: question,
+        Move.RELEASE: release,
+        Move.FAIL: fail,
+        Move.CLOSE: abandon,
+    },
     Phase.DRAFT: {
         Move.COMPLETE: complete,
         Move.QUESTION: question,

@@ -306,7 +306,8 @@ async def test_the_clarify_phase_has_a_last_attempt_too(ladder, workshop):
 
     row = await ladder.session()
     assert (row["status"], row["attempts"]) == ("failed", 3)
-    assert "Drafting failed 3 times" in await ladder.conn.fetchval("select text from outbox")
+    said = await ladder.conn.fetchval("select text from outbox")
+    assert "Looking for what to ask failed 3 times" in said
 
 
 async def test_a_phase_that_takes_too_long_is_a_failed_attempt(ladder, workshop, monkeypatch):

@@ -187,7 +187,8 @@ CLEAR = _end(
     owned="'asking'",
     changes="""
         status = 'clarified', attempts = 0, last_error = null, next_attempt_at = app_clock(),
-        title = $8, description = $9, app_url = coalesce($10, app_url)
+        title = $8, description = $9, app_url = coalesce($10, app_url),
+        cost_usd = cost_usd + $11
     """,
 )
 COMPLETE = _end(
@@ -204,11 +205,15 @@ COMPLETE = _end(
 )
 QUESTION = _end(
     "question",
-    owned="'drafting'",
+    owned="'asking', 'drafting'",
     changes="""
         status = 'clarifying', attempts = 0, crashes = 0, last_error = null,
-        cost_usd = cost_usd + $8
+        rounds = rounds + 1, cost_usd = cost_usd + $8
     """,
+    kept=""", kept as (
+        insert into questions (session_id, generation, questions)
+        select id, claim_generation, $9 from ended
+    )""",
 )
 RELEASE = _end(
     "release",
@@ -243,10 +248,10 @@ async def _ended(
     return await conn.fetchval(statement, *shown, reason, *owed, *more) is not None
 
 
-async def clear(conn: Connection, claim: Claim, story: Story) -> bool:
+async def clear(conn: Connection, claim: Claim, story: Story, *, cost_usd: float = 0.0) -> bool:
     """asking -> clarified, with the story's text as it was read; False: the claim is lost."""
     texts = (story.title, story.description, story.app_url)
-    return await _ended(conn, CLEAR, claim, *texts)
+    return await _ended(conn, CLEAR, claim, *texts, cost_usd)
 
 
 async def complete(conn: Connection, claim: Claim, draft: Draft, *, comment: Comment) -> bool:
@@ -259,8 +264,10 @@ async def complete(conn: Connection, claim: Claim, draft: Draft, *, comment: Com
 
 
 async def question(conn: Connection, claim: Claim, draft: Draft, *, comment: Comment) -> bool:
-    """drafting -> clarifying with the drafter's questions as a comment; False: claim lost."""
-    return await _ended(conn, QUESTION, claim, draft.cost_usd, comment=comment)
+    """asking, drafting -> clarifying with the questions as a comment; False: the claim is lost."""
+    return await _ended(
+        conn, QUESTION, claim, draft.cost_usd, list(draft.questions), comment=comment
+    )
 
 
 async def release(
@@ -448,5 +455,6 @@ def _claim(row: asyncpg.Record | None) -> Claim | None:
         app_url=row["app_url"],
         description=row["description"],
         revision=row["revision"],
+        rounds=row["rounds"],
         attempt=row["attempts"] + 1,
     )

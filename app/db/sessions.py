@@ -5,7 +5,7 @@ from dataclasses import astuple
 
 from app.db.connect import Connection
 from app.machine import Move, Status
-from app.model import Remark, Session
+from app.model import Asked, Remark, Session
 
 
 async def lock(
@@ -59,10 +59,10 @@ async def add(conn: Connection, session: Session) -> int:
     return session_id
 
 
-async def save(conn: Connection, session: Session, *, moved: bool) -> int:
+async def save(conn: Connection, session: Session, *, moves: Collection[Move]) -> int:
     """Writes what was decided about a locked session, and gives its id.
 
-    One that moved has fresh budgets, and is due at once.
+    One that moved has fresh budgets, and is due at once; one that was opened may be asked anew.
     """
     session_id: int = await conn.fetchval(
         """
@@ -71,12 +71,14 @@ async def save(conn: Connection, session: Session, *, moved: bool) -> int:
                description = $8, updated_at = app_clock(),
                attempts = case when $9 then 0 else attempts end,
                crashes = case when $9 then 0 else crashes end,
+               rounds = case when $10 then 0 else rounds end,
                next_attempt_at = case when $9 then app_clock() else next_attempt_at end
          where workspace = $1 and sc_id = $2
         returning id
         """,
         *_values(session),
-        moved,
+        bool(moves),
+        Move.OPEN in moves,
     )
     return session_id
 
@@ -191,6 +193,19 @@ async def conversation(conn: Connection, session_id: int) -> list[Remark]:
         session_id,
     )
     return [Remark(**row) for row in rows]
+
+
+async def asked(conn: Connection, session_id: int, *, rounds: int) -> list[Asked]:
+    """The questions of the last rounds, oldest first."""
+    rows = await conn.fetch(
+        """
+        select questions, asked_at from questions
+         where session_id = $1 order by id desc limit $2
+        """,
+        session_id,
+        rounds,
+    )
+    return [Asked(questions=tuple(r["questions"]), asked_at=r["asked_at"]) for r in reversed(rows)]
 
 
 async def latest_patch(conn: Connection, session_id: int) -> str | None:

@@ -13,7 +13,8 @@ from app.drafters.git import Git
 from app.drafters.process import GRACE_SECONDS, UNLIMITED, Finished, Limits
 from app.drafters.worktree import Repository, Workplace, workplace
 from app.errors import DrafterError
-from app.model import Claim, Draft, Remark, Story
+from app.machine import Phase
+from app.model import Asked, Claim, Draft, Remark, Story
 
 OUR_PREFIX = "DRAFTGATE_"
 ALWAYS_ALLOWED = frozenset(["PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER"])
@@ -64,10 +65,14 @@ class CommandDrafter:
         story: Story,
         *,
         conversation: Sequence[Remark],
+        asked: Sequence[Asked] = (),
         previous_patch: str | None,
         progress: Callable[[], None] = process.nothing,
     ) -> Draft:
-        """One run; raises DrafterError, and leaves neither a process nor a file on any path."""
+        """One run; raises DrafterError, and leaves neither a process nor a file on any path.
+
+        In the clarify phase the draft has questions, or has nothing in it.
+        """
         name = f"{claim.session_id}-g{claim.generation}-{slug(story.title)}"
         try:
             async with workplace(self.state_dir, name) as place:
@@ -75,25 +80,28 @@ class CommandDrafter:
                     claim,
                     story,
                     conversation=conversation,
+                    asked=asked,
                     previous_patch=previous_patch,
                     result_file=str(place.result_file),
                     timeout_seconds=self.timeout_seconds,
                 )
                 place.request_file.write_bytes(document)
-                return await self._made_in(place, progress)
+                return await self._made_in(place, claim.phase, progress)
         except OSError as error:
             # The disk is full, or not ours to write to.
             raise DrafterError(f"the state directory can't be used: {error}") from error
 
-    async def _made_in(self, place: Workplace, progress: Callable[[], None]) -> Draft:
+    async def _made_in(self, place: Workplace, phase: Phase, progress: Callable[[], None]) -> Draft:
         if self.repository is None:
-            return await self._in_empty_directory(place, progress)
-        return await self._in_worktree(place, self._source(self.repository), progress)
+            return await self._in_empty_directory(place, phase, progress)
+        return await self._in_worktree(place, self._source(self.repository), phase, progress)
 
-    async def _in_empty_directory(self, place: Workplace, progress: Callable[[], None]) -> Draft:
+    async def _in_empty_directory(
+        self, place: Workplace, phase: Phase, progress: Callable[[], None]
+    ) -> Draft:
         finished = await self._run(place, progress)
         answer = contract.result(_result_document(place) or finished.stdout)
-        if answer.questions:
+        if answer.questions or phase is Phase.CLARIFY:
             return _draft(answer, patch="")
         patch = answer.patch or ""
         if not patch.strip():
@@ -102,12 +110,12 @@ class CommandDrafter:
         return _draft(answer, patch=patch)
 
     async def _in_worktree(
-        self, place: Workplace, source: Repository, progress: Callable[[], None]
+        self, place: Workplace, source: Repository, phase: Phase, progress: Callable[[], None]
     ) -> Draft:
         base = await source.check_out(place)
         finished = await self._run(place, progress)
         answer = _answer(place, finished)
-        if answer.questions:
+        if answer.questions or phase is Phase.CLARIFY:
             return _draft(answer, patch="")
         patch = await source.patch(place, base, offered=answer.patch or "")
         if not patch.strip():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.errors import DrafterError
-from app.model import Claim, Remark, Story
+from app.model import Asked, Claim, Remark, Story
 
 LONGEST_SUMMARY_CHARS = 20_000
 LONGEST_QUESTION_CHARS = 2_000
@@ -41,6 +41,7 @@ def request(
     story: Story,
     *,
     conversation: Sequence[Remark],
+    asked: Sequence[Asked],
     previous_patch: str | None,
     result_file: str,
     timeout_seconds: float,
@@ -55,6 +56,7 @@ def request(
         "workspace": claim.workspace,
         "story": _story(story),
         "conversation": [_remark(remark) for remark in conversation if remark.text is not None],
+        "asked": [_round(it) for it in asked],
         "previous_draft": None if previous_patch is None else {"patch": previous_patch},
         "limits": {
             "timeout_seconds": timeout_seconds,
@@ -130,6 +132,10 @@ def _remark(remark: Remark) -> dict[str, object]:
         "text": remark.text,
         "said_at": remark.said_at.isoformat(),
     }
+
+
+def _round(asked: Asked) -> dict[str, object]:
+    return {"questions": list(asked.questions), "asked_at": asked.asked_at.isoformat()}
 
 
 def _parsed(raw: bytes) -> object:

@@ -115,6 +115,7 @@ STATEMENTS = (
         next_attempt_at timestamptz not null default app_now(),
         last_error text,
         revision integer not null default 0,
+        rounds integer not null default 0,
         cost_usd numeric not null default 0,
         decided_at timestamptz not null,
         heard_at timestamptz not null,
@@ -138,7 +139,7 @@ STATEMENTS = (
         constraint session_fails_with_a_reason check (status <> 'failed' or last_error is not null),
         constraint session_counts_are_not_negative check
             (claim_generation >= 0 and attempts >= 0 and crashes >= 0 and interruptions >= 0
-             and revision >= 0 and cost_usd >= 0)
+             and revision >= 0 and rounds >= 0 and cost_usd >= 0)
     ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02)
     """,
     # The hot scans. None contains claim_expires_at, so that heartbeats stay HOT.
@@ -173,6 +174,17 @@ STATEMENTS = (
         as_of timestamptz not null,
         spoken boolean not null default false,
         primary key (session_id, comment_id)
+    )
+    """,
+    # What was asked of people, a row for each round.
+    """
+    create table questions (
+        id bigint generated always as identity primary key,
+        session_id bigint not null references patch_sessions on delete cascade,
+        generation bigint not null,
+        questions text[] not null,
+        asked_at timestamptz not null default app_clock(),
+        constraint asked_once_per_claim unique (session_id, generation)
     )
     """,
     """
