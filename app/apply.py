@@ -8,8 +8,9 @@ from datetime import timedelta
 
 import structlog
 
+from app import words
 from app.claims import backoff
-from app.db import events, facts, sessions
+from app.db import events, facts, outbox, sessions
 from app.db.connect import DATABASE_ERRORS, Connection, Pool, take, transaction
 from app.db.events import PendingEvent
 from app.decide import Rules, decide, hangs_on_the_past
@@ -182,7 +183,7 @@ class Applier:
         steps = await self._decide_all(conn, whole)
         outcomes = [(event.id, *_outcome(said, steps[event.id])) for event, said in whole]
         await events.finish(conn, outcomes)
-        moved = any(step.moves for event, _ in whole for step in steps[event.id])
+        moved = any(step.moves or step.answer for event, _ in whole for step in steps[event.id])
         return moved or bool(needing)
 
     async def _decide_all(
@@ -245,11 +246,27 @@ async def _save(
         session_id = await sessions.save(conn, session, moves=made)
     if anew:
         await sessions.forget_conversation(conn, session_id)
+        await outbox.take_back(conn, session_id)
     await sessions.remark(conn, session_id, remarks)
     for event_id, step in moves:
         await sessions.tell(
             conn, session_id, step.moves, actor=None, event_id=event_id, reason=step.reason
         )
+    await _answer(conn, session_id, steps)
+
+
+async def _answer(conn: Connection, session_id: int, steps: Sequence[Step]) -> None:
+    """Owes the story what it is told at once."""
+    for event_id, step in steps:
+        if step.answer is not None and step.session is not None:
+            await outbox.answer(
+                conn,
+                session_id,
+                step.answer,
+                words.answer(step.answer, step.session.status, step.reason),
+                event_id=event_id,
+                comment=step.remarks[0].comment_id if step.remarks else None,
+            )
 
 
 def _only_what_is_new(moves: Sequence[Step], before: Session, session: Session) -> list[Step]:

@@ -1,10 +1,11 @@
 """Decides what a fact does to a session. No I/O: session, fact and rules in, a decision out."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from app.machine import TRANSITIONS, Move, Status
-from app.model import Decision, Fact, FactKind, Remark, Session
+from app.machine import OWNED, TRANSITIONS, Move, Status
+from app.model import Answer, Decision, Fact, FactKind, Remark, Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +14,7 @@ class Rules:
 
     Attributes:
         bot: our own member id; what it did is never reacted to.
+        commanders: the members whose commands count; empty: everybody's.
         clarify: whether a worker looks at a session before it is drafted, for what to ask.
     """
 
@@ -22,6 +24,7 @@ class Rules:
     assigned: bool = True
     mentioned: bool = True
     bot: str | None = None
+    commanders: frozenset[str] = frozenset()
     clarify: bool = False
 
 
@@ -101,12 +104,16 @@ _ENDINGS = {
     FactKind.DELETED: "the story was deleted",
     FactKind.COMPLETED: "the story was completed",
 }
+_STATUS = "/status"
+_STOP = "/stop"
 _COMMANDS = {
     "/draft": (Move.CLEAR, "asked to draft"),
     "/retry": (Move.RETRY, "asked to try again"),
     "/revise": (Move.REVISE, "asked to revise the draft"),
-    "/stop": (Move.CLOSE, "asked to stop"),
+    _STOP: (Move.CLOSE, "asked to stop"),
 }
+#: What a line may begin with before its command.
+_MENTIONS = re.compile(r"(?:\s*(?:\[@[^\]]*\]\([^)]*\)|@\S+))*")
 #: What is told of a comment's own words; not of an edit's, which are heard by nobody.
 _WORDS = (FactKind.COMMENTED, FactKind.MENTIONED)
 
@@ -122,7 +129,7 @@ def _opens(fact: Fact, rules: Rules) -> bool:
         case FactKind.ASSIGNED:
             return rules.assigned
         case FactKind.MENTIONED:
-            return rules.mentioned and not _asks_to_stop(fact)
+            return rules.mentioned and _command(fact) not in (_STOP, _STATUS)
         case _:
             return False
 
@@ -137,8 +144,12 @@ def _closes(fact: Fact, rules: Rules) -> str | None:
     return None
 
 
-def _asks_to_stop(fact: Fact) -> bool:
-    return fact.kind in _WORDS and _command(fact) == _COMMANDS["/stop"]
+def _asks_to_stop(fact: Fact, rules: Rules) -> bool:
+    return fact.kind in _WORDS and _command(fact) == _STOP and _may_command(fact, rules)
+
+
+def _may_command(fact: Fact, rules: Rules) -> bool:
+    return not rules.commanders or fact.actor in rules.commanders
 
 
 def _is_label(fact: Fact, rules: Rules) -> bool:
@@ -162,7 +173,7 @@ def _opened(fact: Fact, story: _Text, rules: Rules) -> Decision:
 def _reopened(session: Session, fact: Fact, rules: Rules) -> Decision:
     session = replace(session, status=Status.OPENED, decided_at=fact.occurred_at)
     # A mention in a comment is both: it opens a session, and its words may ask for a draft.
-    asked = _command(fact) == _COMMANDS["/draft"]
+    asked = _command(fact) == "/draft" and _may_command(fact, rules)
     opened = _go_on(session, ((Move.OPEN, Status.OPENED),), rules, asked=asked)
     return replace(opened, remarks=_remarks(fact))
 
@@ -172,11 +183,11 @@ def _control(session: Session, fact: Fact, rules: Rules) -> Decision:
     opening = _opens(fact, rules)
     if (closing or opening) and session.worked and fact.occurred_at < session.decided_at:
         return _ignored(session, "older than the last decision")
-    if closing or opening or _asks_to_stop(fact):
+    if closing or opening or _asks_to_stop(fact, rules):
         # Also where it only says what is already so: what is older must not undo it later.
         session = replace(session, decided_at=max(session.decided_at, fact.occurred_at))
     if closing:
-        return _moved(session, fact, Move.CLOSE, closing)
+        return _closed(session, fact, closing)
     if opening and session.status is Status.CLOSED:
         return _reopened(session, fact, rules)
     if opening or session.status is Status.CLOSED:
@@ -200,18 +211,27 @@ def _comment(session: Session, fact: Fact, rules: Rules, *, again: bool) -> Deci
     One comment comes in several deliveries: in both versions, as a reply and as a mention.
     """
     said = Decision(session=session, reason="added to the conversation")
-    late = fact.occurred_at < session.decided_at
-    if session.status is Status.CLOSED and (_opens(fact, rules) or _asks_to_stop(fact)):
+    controls = _opens(fact, rules) or _asks_to_stop(fact, rules)
+    if session.status is Status.CLOSED and controls:
         said = _control(session, fact, rules)
-    elif fact.kind in _WORDS and not late and not again:
+    elif fact.kind in _WORDS and not again:
         said = _spoken(session, fact, rules) or said
     return replace(said, remarks=_remarks(fact), applied=True)
 
 
 def _spoken(session: Session, fact: Fact, rules: Rules) -> Decision | None:
     command = _command(fact)
+    if command is not None and not _may_command(fact, rules):
+        reason = f"{command} by a member whose commands do not count"
+        return Decision(session=session, reason=reason, answer=Answer.REFUSED)
+    if command == _STATUS:
+        return Decision(session=session, reason="asked for the status", answer=Answer.STATUS)
+    if fact.occurred_at < session.decided_at:
+        return None
+    if command == _STOP:
+        return replace(_moved(session, fact, *_COMMANDS[_STOP]), answer=Answer.STOPPED)
     if command is not None:
-        return _moved(session, fact, *command)
+        return _moved(session, fact, *_COMMANDS[command])
     if session.status is Status.CLARIFYING:
         return _go_on(*_made(session, fact, Move.ANSWER), rules)
     if session.status is Status.DRAFTED and fact.parent_comment_id is not None:
@@ -219,11 +239,12 @@ def _spoken(session: Session, fact: Fact, rules: Rules) -> Decision | None:
     return None
 
 
-def _command(fact: Fact) -> tuple[Move, str] | None:
-    """The first command in a comment: the first word of a line."""
+def _command(fact: Fact) -> str | None:
+    """The first command in a comment: the first word of a line, mentions aside."""
     lines = (fact.value or "").splitlines() if fact.comment_id is not None else []
-    words = (line.split(maxsplit=1)[0].lower() for line in lines if line.strip())
-    return next((_COMMANDS[word] for word in words if word in _COMMANDS), None)
+    words = (_MENTIONS.sub("", line, count=1).split(maxsplit=1) for line in lines)
+    known = (word[0].lower() for word in words if word)
+    return next((word for word in known if word in _COMMANDS or word == _STATUS), None)
 
 
 def _remarks(fact: Fact) -> tuple[Remark, ...]:
@@ -262,6 +283,13 @@ def _made(
 ) -> tuple[Session, tuple[tuple[Move, Status], ...]]:
     status = TRANSITIONS[session.status][move]
     return replace(session, status=status, decided_at=fact.occurred_at), ((move, status),)
+
+
+def _closed(session: Session, fact: Fact, reason: str) -> Decision:
+    """What is being worked on is stopped, and the story is told so, if it is still there."""
+    told = session.status in OWNED.values() and fact.kind is not FactKind.DELETED
+    closed = _moved(session, fact, Move.CLOSE, reason)
+    return replace(closed, answer=Answer.STOPPED if told else None)
 
 
 def _moved(session: Session, fact: Fact, move: Move, reason: str) -> Decision:

@@ -341,4 +341,5 @@ def _rules(settings: Settings, me: Me) -> Rules:
         mentioned=settings.trigger_mentioned,
         bot=me.member_id,
         clarify=asks,
+        commanders=frozenset(settings.command_members),
     )

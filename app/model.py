@@ -177,6 +177,14 @@ class Session:
     worked: bool = False
 
 
+class Answer(StrEnum):
+    """What is said on the story about a fact at once. The values are those of `outbox.kind`."""
+
+    STATUS = "status"
+    REFUSED = "refused"
+    STOPPED = "stopped"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What a fact does to a session, and why, for a person to read.
@@ -185,6 +193,7 @@ class Decision:
         session: the session afterwards; None where there is none.
         moves: the moves that lead there, each with where it led.
         remarks: what is added to the conversation.
+        answer: what the story is told of it.
         applied: whether anything came of the fact.
     """
 
@@ -192,6 +201,7 @@ class Decision:
     moves: tuple[tuple[Move, Status], ...] = ()
     remarks: tuple[Remark, ...] = ()
     reason: str
+    answer: Answer | None = None
     applied: bool = False
 
 

@@ -93,6 +93,11 @@ class Settings(BaseSettings):
     trigger_assigned: bool = Field(True, description="Open when the agent is assigned (v2)")
     trigger_mentioned: bool = Field(True, description="Open when the agent is mentioned (v2)")
 
+    # Who may say what
+    command_members: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Ids of the members whose commands count, comma separated; empty: all"
+    )
+
     # Clarifying
     clarify_rules: Annotated[tuple[Rule, ...], NoDecode] = Field(
         (Rule.DESCRIPTION,),
@@ -235,7 +240,7 @@ class Settings(BaseSettings):
     def _split_command(cls, value: Any) -> Any:
         return tuple(shlex.split(value)) if isinstance(value, str) else value
 
-    @field_validator("drafter_environment", mode="before")
+    @field_validator("command_members", "drafter_environment", mode="before")
     @classmethod
     def _split_names(cls, value: Any) -> Any:
         return _split(value, "a name is empty") if isinstance(value, str) else value

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from app.clarify import SHORT_CHARS, Rule
 from app.errors import DraftgateError
-from app.machine import Phase
-from app.model import Draft
+from app.machine import Phase, Status
+from app.model import Answer, Draft
 
 #: The largest comment that is sent, in characters; Shortcut takes 100,000.
 LONGEST_COMMENT_CHARS = 60_000
@@ -40,6 +40,30 @@ def questions(asked: Sequence[str]) -> str:
         f"**Before I can draft this**\n\n{numbered}\n\n"
         "Reply with a comment and I will go on, or say `/draft` to have it drafted as it is."
     )
+
+
+#: Where a session stands, and what can be done about it.
+STATUS: Mapping[Status, str] = {
+    Status.OPENED: "Waiting to be looked at.",
+    Status.ASKING: "Being looked at for what to ask.",
+    Status.CLARIFYING: "Waiting for an answer to the questions above; `/draft` goes on without.",
+    Status.CLARIFIED: "Waiting to be drafted.",
+    Status.DRAFTING: "Being drafted; `/stop` ends that.",
+    Status.DRAFTED: "A draft is above; `/revise` and what is to be different makes another.",
+    Status.FAILED: "Given up; `/retry` tries again.",
+    Status.CLOSED: "Closed; what opened it opens it again.",
+}
+
+
+def answer(kind: Answer, status: Status, reason: str) -> str:
+    """The comment that answers somebody at once."""
+    match kind:
+        case Answer.STATUS:
+            return f"**Status**\n\n{STATUS[status]}"
+        case Answer.REFUSED:
+            return "**Not done**\n\nOnly members that the settings name can give me commands."
+        case Answer.STOPPED:
+            return f"**Stopped**\n\nThis is no longer being drafted: {reason}."
 
 
 def failure(phase: Phase, attempts: int, error: str) -> str:

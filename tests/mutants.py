@@ -883,6 +883,14 @@ MUTANTS = (
         new="             where id = $1 and status <> 'pending'",
         tests=f"{OPERATE} runs_once",
     ),
+    # --- answers
+    Mutant(
+        guard="what may have been sent is not taken back",
+        file=OUTBOX,
+        old="           and status = 'pending' and attempts = 0",
+        new="           and status = 'pending'",
+        tests="tests/test_commands.py may_have_been_sent",
+    ),
 )
 
 

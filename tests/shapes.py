@@ -55,6 +55,22 @@ def archived(story: int, *, minute: float) -> bytes:
     return _v1(minute, "archived", [_story(story, changes={"archived": {"new": True}})])
 
 
+def completed(story: int, *, minute: float) -> bytes:
+    """The story was done."""
+    return _v1(minute, "completed", [_story(story, changes={"completed": {"new": True}})])
+
+
+def disowned(story: int, *, minute: float, owner: str = BOT) -> bytes:
+    """Somebody is no longer an owner of the story."""
+    action = _story(story, changes={"owner_ids": {"removes": [owner]}})
+    return _v1(minute, "disowned", [action])
+
+
+def deleted(story: int, *, minute: float) -> bytes:
+    """The story was deleted."""
+    return _v1(minute, "deleted", [_story(story, action="delete")])
+
+
 def created(story: int, *, minute: float, description: str) -> bytes:
     """The story was made."""
     action = _story(story, action="create", description=description, label_ids=[])

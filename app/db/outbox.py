@@ -35,6 +35,39 @@ async def claim(conn: Connection, *, sender: str, lease: timedelta) -> Owed | No
     return None if row is None else Owed(**row)
 
 
+async def answer(
+    conn: Connection, session_id: int, kind: str, text: str, *, event_id: int, comment: int | None
+) -> None:
+    """Owes the answer to a comment, or to an event; once, however often it is decided about."""
+    await conn.execute(
+        """
+        insert into outbox (session_id, key, kind, text)
+        select $1, concat_ws(':', 'draftgate', $2::text, $1::bigint,
+                             coalesce('c' || $5::bigint, dedupe_key::text)), $2, $3
+          from events
+         where id = $4
+        on conflict (key) do nothing
+        """,
+        session_id,
+        kind,
+        text,
+        event_id,
+        comment,
+    )
+
+
+async def take_back(conn: Connection, session_id: int) -> None:
+    """Forgets answers that are about to be decided anew, unless sending them was tried."""
+    await conn.execute(
+        """
+        delete from outbox
+         where session_id = $1 and kind in ('status', 'refused', 'stopped')
+           and status = 'pending' and attempts = 0
+        """,
+        session_id,
+    )
+
+
 async def sent(conn: Connection, owed: Owed, *, comment_id: int) -> bool:
     """sending -> sent; False if another sender has taken it since."""
     return (

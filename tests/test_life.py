@@ -1,0 +1,171 @@
+"""A story's whole life, as Shortcut tells it: each delivery five times, shuffled."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from app.claims import Heart
+from app.clarify import Rule
+from app.db.connect import Database
+from app.draft import Clarifying, Workshop
+from app.outbox import Sender
+from app.shortcut.client import ShortcutClient
+from app.simulator.deliveries import v1
+from app.simulator.deliveries_v2 import v2
+from app.simulator.records import AGENT, PEOPLE, STATES, WORKSPACE_ID, Change
+from app.simulator.workspace import Workspace
+from app.wake import Bell
+from tests.ladder import RULES, Ladder
+from tests.test_outbox import TOKEN, simulated
+from tests.test_work import GOOD, LIMITS, command
+
+COPIES = 5
+VERSIONS = {"v1": v1, "v2": v2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """One story, the service around it, and what Shortcut has not delivered yet."""
+
+    workspace: Workspace
+    story: int
+    ladder: Ladder
+    ticks: tuple[Callable[[], object], ...]
+    dice: random.Random
+    waiting: list[bytes] = field(default_factory=list)
+
+    async def settle(self) -> str:
+        """All is delivered and everybody works until nothing is left to do; the status then."""
+        busy = True
+        while busy or self.waiting:
+            await self._deliver()
+            busy = any([await tick() for tick in self.ticks])
+        return (await self.ladder.session(self.story))["status"]
+
+    async def _deliver(self) -> None:
+        copies = self.waiting * COPIES
+        self.waiting.clear()
+        self.dice.shuffle(copies)
+        for body in copies:
+            await self.ladder.record(body)
+            if self.dice.random() < 0.3:
+                await self.ladder.apply()
+        await self.ladder.apply()
+
+    def label(self) -> None:
+        self.workspace.update_stories(PEOPLE[0], [self.story], {}, labels_add=["patch"])
+
+    def assign(self) -> None:
+        self.workspace.update_stories(PEOPLE[0], [self.story], {"owner_ids": [AGENT.id]})
+
+    def finish(self) -> None:
+        self.workspace.update_stories(PEOPLE[0], [self.story], {"workflow_state_id": STATES[-1].id})
+
+    def reply(self, text: str) -> None:
+        """Somebody answers our newest comment."""
+        newest = max(it.id for it in self.workspace.comments.values() if it.author_id == AGENT.id)
+        self.workspace.add_comment(PEOPLE[1], self.story, text, parent_id=newest)
+
+    def heads(self) -> list[str]:
+        """The first line of each comment of ours."""
+        said = self.workspace.comments.values()
+        return [it.text.splitlines()[0] for it in said if it.author_id == AGENT.id]
+
+
+Born = Callable[..., object]
+
+
+@pytest.fixture
+async def born(ladder: Ladder, database: Database, pool, tmp_path) -> Born:
+    """Begins a life that these versions tell of."""
+    rules = replace(RULES, bot=AGENT.id, clarify=True)
+
+    @asynccontextmanager
+    async def begin(*versions: str, seed: int = 0) -> AsyncIterator[Life]:
+        heart = Heart(database, lease=LIMITS.lease, interval=LIMITS.lease / 3)
+        heart.start()
+        async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
+            worker = Workshop(
+                worker="worker",
+                pool=pool,
+                endings=pool,
+                heart=heart,
+                drafter=command(GOOD, tmp_path),
+                clarifying=Clarifying(rules=(Rule.DESCRIPTION,), rounds=2),
+                shortcut=shortcut,
+                bell=Bell(database),
+                limits=LIMITS,
+                cut_off=asyncio.Event(),
+            )
+            sender = Sender(name="sender", pool=pool, shortcut=shortcut)
+            applier = replace(
+                ladder.applier, rules=rules, workspace=WORKSPACE_ID, shortcut=shortcut
+            )
+            story = simulation.workspace.create_story(PEOPLE[0], {"name": "Faster search"})
+            life = Life(
+                workspace=simulation.workspace,
+                story=story.id,
+                ladder=replace(ladder, applier=applier),
+                ticks=(worker.clarify_tick, worker.draft_tick, sender.tick),
+                dice=random.Random(seed),
+            )
+
+            def tell(change: Change) -> None:
+                for version in versions:
+                    life.waiting.extend(it.body for it in VERSIONS[version](change))
+
+            simulation.workspace.tell = tell
+            yield life
+        heart.stop()
+
+    return begin
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_story_s_life_in_version_1(born, seed):
+    """Label, question, answer, draft, feedback, second draft, done: each said once."""
+    async with born("v1", seed=seed) as life:
+        life.label()
+        assert await life.settle() == "clarifying"
+        life.reply("It takes 2 s; half of that would do.")
+        assert await life.settle() == "drafted"
+        life.reply("/revise A tenth of that, please.")
+        assert await life.settle() == "drafted"
+        life.finish()
+        assert await life.settle() == "closed"
+
+        assert life.heads() == ["**Before I can draft this**", "**Draft 1**", "**Draft 2**"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_story_s_life_in_version_2(born, seed):
+    """Assigned, question, reply, draft, reply, second draft, done: each said once."""
+    async with born("v2", seed=seed) as life:
+        life.assign()
+        assert await life.settle() == "clarifying"
+        life.reply("It takes 2 s; half of that would do.")
+        assert await life.settle() == "drafted"
+        life.reply("A tenth of that, please.")
+        assert await life.settle() == "drafted"
+        life.finish()
+        assert await life.settle() == "closed"
+
+        assert life.heads() == ["**Before I can draft this**", "**Draft 1**", "**Draft 2**"]
+
+
+async def test_a_story_that_both_versions_tell_of_lives_once(born):
+    """What is told twice over is done once."""
+    async with born("v1", "v2") as life:
+        life.assign()
+        life.label()
+        assert await life.settle() == "clarifying"
+        life.reply("It takes 2 s; half of that would do.")
+        assert await life.settle() == "drafted"
+        life.reply("/revise A tenth of that, please.")
+        assert await life.settle() == "drafted"
+
+        assert life.heads() == ["**Before I can draft this**", "**Draft 1**", "**Draft 2**"]
