@@ -100,6 +100,44 @@ async def test_any_order_of_arrival_ends_the_same(ladder, chosen, copies, seed, 
     assert await outcome(ladder) == expected
 
 
+#: What is said after a question was asked.
+ANSWERS = [
+    shapes.renamed(STORY, minute=31, title="Export all invoices"),
+    shapes.commented(STORY, minute=32, text="CSV.", comment=81),
+    shapes.comment_edited(STORY, minute=33, text="CSV, in UTF-8.", comment=81),
+    shapes.commented(STORY, minute=34, text="In euros.", comment=82),
+    shapes.commented(STORY, minute=34.1, text="In euros.", comment=82),
+    shapes.comment_deleted(STORY, minute=35, comment=82),
+    shapes.commented(STORY, minute=36, text="Ours", comment=83, author=shapes.BOT),
+]
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    chosen=st.sets(st.integers(0, len(ANSWERS) - 1), min_size=2),
+    copies=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+)
+async def test_any_order_of_answers_ends_the_same(ladder, chosen, copies, seed):
+    """After a question, what is said ends the same in any order, whichever answer is the first."""
+    in_order = [ANSWERS[index] for index in sorted(chosen)]
+    shuffled = in_order * copies
+    random.Random(seed).shuffle(shuffled)
+
+    ends = []
+    for bodies in (in_order, shuffled):
+        await start_over(ladder)
+        await ladder.in_status(Status.CLARIFYING)
+        await ladder.deliver(*bodies)
+        (session,), conversation, owed = await outcome(ladder)
+        told = {name: value for name, value in session.items() if name != "decided_at"}
+        ends.append((told, conversation, [(row["kind"], row["text"]) for row in owed]))
+
+    assert ends[0] == ends[1]
+
+
 async def test_a_closing_fact_before_the_opening_one_closes(ladder):
     """A story that was archived after it was labelled ends closed, whichever arrives first."""
     await ladder.deliver(shapes.archived(STORY, minute=2), shapes.labelled(STORY, minute=1))
