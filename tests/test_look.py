@@ -188,6 +188,8 @@ READS = {
     "conversation": lambda conn: look.conversation(conn, 77),
     "claims": lambda conn: look.claims(conn, 77),
     "drafts": lambda conn: look.drafts(conn, 77),
+    "revisions": lambda conn: look.revisions(conn, 77),
+    "draft": lambda conn: look.draft(conn, 77, 1),
     "late results": lambda conn: look.late_results(conn, 77),
     "owed": lambda conn: look.owed(conn, 77),
     "events": lambda conn: look.events(conn),
@@ -205,6 +207,7 @@ READS = {
     "failed comments": lambda conn: look.outbox(conn, status=OwedStatus.FAILED),
     "comment": lambda conn: look.outbox_entry(conn, 77),
     "backlog": lambda conn: stats.backlog(conn),
+    "marks": lambda conn: stats.marks(conn, since=MANY - 500),
     "deliveries": lambda conn: stats.deliveries(conn, bucket=timedelta(hours=1), buckets=24),
 }
 

@@ -189,6 +189,31 @@ async def drafts(conn: Connection, session_id: int) -> list[Row]:
     )
 
 
+async def revisions(conn: Connection, session_id: int) -> list[Row]:
+    """A session's drafts without their patches, oldest first."""
+    return await _newest(
+        conn,
+        """
+        select revision, generation, summary, cost_usd::float8 as cost_usd, created_at
+          from drafts where session_id = $1 order by revision desc limit $2
+        """,
+        session_id,
+    )
+
+
+async def draft(conn: Connection, session_id: int, revision: int) -> Row | None:
+    """One draft with its patch."""
+    row = await conn.fetchrow(
+        """
+        select revision, generation, summary, patch, cost_usd::float8 as cost_usd, created_at
+          from drafts where session_id = $1 and revision = $2
+        """,
+        session_id,
+        revision,
+    )
+    return None if row is None else dict(row)
+
+
 async def late_results(conn: Connection, session_id: int) -> list[Row]:
     """What workers made after they had lost their claims."""
     return await _newest(

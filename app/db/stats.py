@@ -7,6 +7,8 @@ from app.db.connect import Connection
 
 #: Counting ends here, so that a long queue costs no more to look at than a short one.
 COUNTED = 10_000
+#: Sessions that marks name at most.
+MOST_MOVED = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,34 @@ class Bucket:
     ignored: int
     quarantined: int
     failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """By what one sees that something has changed.
+
+    Attributes:
+        moved: the highest number in the timeline.
+        sessions: those that moved since the marks before, `MOST_MOVED` at most.
+        events: the highest number of an event, and how many are pending.
+        outbox: the same of owed comments.
+    """
+
+    moved: int
+    sessions: list[int]
+    events: list[int]
+    outbox: list[int]
+
+    def changed_since(self, before: "Marks") -> set[str]:
+        """The topics that have changed, as `app.live` names them."""
+        topics = {f"session-{number}" for number in self.sessions}
+        if self.moved != before.moved:
+            topics.add("sessions")
+        if self.events != before.events:
+            topics.add("events")
+        if self.outbox != before.outbox:
+            topics.add("outbox")
+        return topics
 
 
 async def backlog(conn: Connection) -> list[Backlog]:
@@ -114,3 +144,31 @@ async def deliveries(conn: Connection, *, bucket: timedelta, buckets: int) -> li
         buckets,
     )
     return [Bucket(**row) for row in rows]
+
+
+async def marks(conn: Connection, *, since: int | None) -> Marks:
+    """The marks of now; `since` is `moved` of the marks before.
+
+    What commits late, with a number below one that was seen, is not among `sessions`.
+    """
+    row = await conn.fetchrow(
+        """
+        select coalesce((select max(id) from timeline), 0) as moved,
+               array(select distinct session_id
+                       from (select session_id from timeline where id > $1
+                              order by id desc limit $3) as last) as sessions,
+               array[coalesce((select max(id) from events), 0),
+                     (select count(*) from (select from events where status = 'pending'
+                                             limit $2) as few)] as events,
+               array[coalesce((select max(id) from outbox), 0),
+                     (select count(*) from (select from outbox where status = 'pending'
+                                             limit $2) as few),
+                     (select count(*) from (select from outbox where status = 'sending'
+                                             limit $2) as few)] as outbox
+        """,
+        since,
+        COUNTED,
+        MOST_MOVED,
+    )
+    assert row is not None
+    return Marks(**row)
