@@ -10,6 +10,7 @@ from app.problems import refuse
 MOST_AT_ONCE = 64
 #: Asked by those who would restart us, or send traffic elsewhere, if they got no answer.
 _ALWAYS = ("/livez", "/readyz")
+_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 log = structlog.get_logger(__name__)
 
@@ -17,33 +18,41 @@ log = structlog.get_logger(__name__)
 class Bounds:
     """Passes requests on with their bodies read, as long as not too many are under way.
 
-    `root_path` is where a proxy serves the app; it may have cut it off the path or not.
+    A stream, once it is one, is not counted: it has a bound of its own. `root_path` is where a
+    proxy serves the app; it may have cut it off the path or not, behind here it never has.
     """
 
     def __init__(self, app: App, bodies: BodyReader, *, root_path: str) -> None:
         self._app = app
         self._bodies = bodies
         self._root_path = root_path
-        self._under_way = 0
+        self._under_way: set[int] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        self._under_way += 1
+
+        async def passing(message: Message) -> None:
+            if _STREAM in message.get("headers", ()):
+                self._under_way.discard(id(scope))
+            await send(message)
+
+        self._under_way.add(id(scope))
         try:
-            scope["root_path"] = self._root_path
-            self._admit(scope["path"].removeprefix(self._root_path))
+            path = scope["path"].removeprefix(self._root_path)
+            scope["root_path"], scope["path"] = self._root_path, self._root_path + path
+            self._admit(path)
             body = await self._bodies.read(scope["headers"], receive)
-            await self._app(scope, _again(body, receive), send)
+            await self._app(scope, _again(body, receive), passing)
         except Gone:
             log.info("request.cut_off")
         except Rejected as rejected:
             await refuse(send, rejected)
         finally:
-            self._under_way -= 1
+            self._under_way.discard(id(scope))
 
     def _admit(self, path: str) -> None:
-        if self._under_way > MOST_AT_ONCE and path not in _ALWAYS:
+        if len(self._under_way) > MOST_AT_ONCE and path not in _ALWAYS:
             raise Rejected(503, "busy", "Too many requests are under way.")
 
 

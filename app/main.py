@@ -26,6 +26,7 @@ from app.drafters.command import CommandDrafter, allowed_environment
 from app.drafters.git import git_environment
 from app.engine import Engine
 from app.errors import DraftgateError, SettingsError, ShortcutError, ShortcutUnavailable
+from app.live import Live
 from app.migrate import require_latest
 from app.outbox import Sender
 from app.record import DATABASE_SHARE, Recorder
@@ -103,6 +104,8 @@ async def run(
             background = [tasks.create_task(bell.send())]
             if recorder is not None:
                 background.append(tasks.create_task(recorder.run()))
+            if desk is not None:
+                background.append(tasks.create_task(desk.live.run(shutdown.stopping)))
             serving = _serve_http(settings, pool, recorder, desk, sockets, shutdown)
             work = [tasks.create_task(serving)]
             if Role.WORKER in roles:
@@ -167,12 +170,12 @@ def _spool(settings: Settings) -> Spool | None:
 
 
 def desk_of(settings: Settings, pool: Pool, bell: Bell) -> Desk | None:
-    """What the operators' API works with; None where no token is set."""
+    """What the operators' API and the console work with; None where no token is set."""
     if settings.api_token is None:
-        log.warning("api.off", effect="DRAFTGATE_API_TOKEN is not set")
+        log.warning("console.off", reason="DRAFTGATE_API_TOKEN is not set; so is the API")
         return None
     token = settings.api_token.get_secret_value()
-    return Desk(pool=pool, settings=settings, token=token, ring=bell.ring)
+    return Desk(pool=pool, settings=settings, token=token, ring=bell.ring, live=Live(pool))
 
 
 async def _serve_http(

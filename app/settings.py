@@ -182,7 +182,9 @@ class Settings(BaseSettings):
 
     # People
     api_token: SecretStr | None = Field(
-        None, description="Token of the operators' API, 16 bytes or more. Unset: the API is off"
+        None,
+        description="Token of the operators' API and the console, 16 bytes or more. Unset: both are"
+        " off",
     )
 
     # The process

@@ -9,7 +9,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
 from app import health
@@ -18,6 +18,7 @@ from app.api.access import Desk
 from app.body import App, BodyReader
 from app.bounds import Bounds
 from app.connection import Connection, Lobby
+from app.console.server import create_console
 from app.db.connect import DATABASE_ERRORS, Pool, reason
 from app.describe import describe_door
 from app.errors import Rejected
@@ -78,7 +79,8 @@ def create_app(
 ) -> App:
     """The whole application.
 
-    Without a recorder this process receives no deliveries, without a desk it has no operators' API.
+    Without a recorder this process receives no deliveries; without a desk it has no operators' API
+    and no console.
     """
     api = FastAPI(
         title="Draftgate", version=VERSION, redirect_slashes=False, docs_url=None, redoc_url=None
@@ -87,6 +89,9 @@ def create_app(
     if desk is not None:
         api.state.desk = desk
         api.include_router(routes.router)
+        api.mount("/console", create_console(desk))
+    api.add_api_route("/console", _console, include_in_schema=False)
+    api.add_api_route("/console/{path:path}", _no_console, include_in_schema=False)
     _answer_with_problems(api)
     bodies = BodyReader(
         limit_bytes=settings.body_limit_bytes,
@@ -104,6 +109,16 @@ def create_app(
         secrets={"shortcut": settings.secrets},
         root_path=settings.root_path,
         proxies=settings.proxies,
+    )
+
+
+async def _console(request: Request) -> RedirectResponse:
+    return RedirectResponse(f"{request.scope['root_path']}/console/", 303)
+
+
+async def _no_console() -> None:
+    raise Rejected(
+        404, "console-off", "The console is not on here: see DRAFTGATE_API_TOKEN, and the role."
     )
 
 

@@ -119,12 +119,9 @@ async def receiver(
     failures: list[str] = []
     with no_tracebacks(allowed):
         async with database.pool("test") as pool, asyncio.TaskGroup() as tasks:
+            stopping, desk = asyncio.Event(), desk_of(settings, pool, bell)
             app = create_app(
-                settings,
-                pool=pool,
-                recorder=recorder,
-                draining=lambda: False,
-                desk=desk_of(settings, pool, bell),
+                settings, pool=pool, recorder=recorder, draining=stopping.is_set, desk=desk
             )
             lobby = Lobby(
                 timeout_seconds=settings.header_timeout_seconds, most=settings.connection_limit
@@ -135,6 +132,8 @@ async def receiver(
             if parser == "h11":
                 server.config.http = parser
             recording = tasks.create_task(recorder.run())
+            if desk is not None:
+                tasks.create_task(desk.live.run(stopping))
             serving = tasks.create_task(server.serve(sockets=[listener]))
             base = f"http://127.0.0.1:{port}"
             hooks = {"response": [noting(failures)]}
@@ -142,6 +141,7 @@ async def receiver(
                 base_url=base, trust_env=False, timeout=20, event_hooks=hooks
             ) as client:
                 yield Service(port, client, recorder, failures)
+            stopping.set()
             server.should_exit = True
             await serving
             recording.cancel()

@@ -32,6 +32,7 @@ LAYERS = (
     ("app.shortcut.client",),
     ("app.drafters",),
     ("app.operate", "app.why"),
+    ("app.live",),
     ("app.api",),
     ("app.spool",),
     ("app.record",),
@@ -43,6 +44,7 @@ LAYERS = (
     ("app.engine",),
     ("app.fastlane",),
     ("app.connection",),
+    ("app.console",),
     ("app.health", "app.describe"),
     ("app.web",),
     ("app.logs",),
@@ -70,6 +72,8 @@ PURE = (
     "app.decide",
     "app.words",
     "app.drafters.contract",
+    "app.console.diff",
+    "app.console.drawing",
 )
 IMPURE = {"asyncio", "asyncpg", "httpx", "fastapi", "os", "socket", "subprocess", "time", "random"}
 SQL = re.compile(r"^\s*(select|insert into|update|delete from|with \w+ as)\s", re.IGNORECASE)

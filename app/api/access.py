@@ -14,6 +14,7 @@ from app import operate
 from app.db.connect import Connection, Pool, take
 from app.db.look import Cursor
 from app.errors import Rejected
+from app.live import Live
 from app.settings import Settings
 from app.shortcut.values import story_number
 
@@ -28,12 +29,14 @@ class Desk:
 
     Attributes:
         ring: wakes workers after something was done that they may go on with.
+        live: tells open pages what changes.
     """
 
     pool: Pool
     settings: Settings
     token: str
     ring: Callable[[], None]
+    live: Live
 
 
 def desk(request: Request) -> Desk:

@@ -32,15 +32,15 @@ def dev() -> None:
             listen(SIMULATOR_PORT) as simulator,
         ):
             run(migrations.migrate(dsn))
-            trial = Trial(dsn=dsn, service=service, simulator=simulator, **_secret(settings))
+            trial = Trial(dsn=dsn, service=service, simulator=simulator, **_secrets(settings))
             run(_supervise(trial, settings))
 
 
-def _secret(settings: Settings) -> dict[str, str]:
-    """The first secret of the settings, if there is one, so that `send` can use it too."""
-    if not settings.shortcut_secrets:
-        return {}
-    return {"secret": settings.shortcut_secrets[0].get_secret_value()}
+def _secrets(settings: Settings) -> dict[str, str]:
+    """Those of the settings, if there are any, so that `send` and scripts can use them too."""
+    first = next(iter(settings.shortcut_secrets), None)
+    named = {"secret": first, "api_token": settings.api_token}
+    return {name: secret.get_secret_value() for name, secret in named.items() if secret}
 
 
 async def _supervise(trial: Trial, settings: Settings) -> None:
@@ -68,10 +68,10 @@ async def _supervise(trial: Trial, settings: Settings) -> None:
 def _say(trial: Trial) -> None:
     text = (
         f"Simulated Shortcut   [bold]{trial.simulator_url}/[/]\n"
-        f"Draftgate            {trial.service_url}/readyz\n\n"
-        "Add the label [bold]patch[/] to a story on the simulator's page, and reload\n"
-        "the page a few seconds later: its draft is there, as a comment. The\n"
-        "story without a description is asked about first: answer it.\n\n"
+        f"Draftgate's console  [bold]{escape(trial.sign_in_url)}[/]\n\n"
+        "Add the label [bold]patch[/] to a story on the simulator's page, and watch\n"
+        "it in the console: a few seconds later its draft is there. The story\n"
+        "without a description is asked about first: answer it.\n\n"
         f"{escape(_command())} sessions list\n"
         f"{escape(_command())} events list\n\n"
         "Ctrl-C stops everything. Sessions and events stay; the simulated\n"

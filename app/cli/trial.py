@@ -5,6 +5,7 @@ import shlex
 import socket
 import sys
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from app.cli.common import err
 from app.processes import Child
@@ -22,6 +23,8 @@ class Trial:
     simulator: socket.socket
     secret: str = field(default_factory=lambda: secrets.token_hex(24), repr=False)
     token: str = field(default_factory=lambda: secrets.token_hex(24), repr=False)
+    #: For the console.
+    api_token: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
 
     @property
     def service_url(self) -> str:
@@ -35,6 +38,11 @@ class Trial:
     def simulator_url(self) -> str:
         return f"http://127.0.0.1:{self.simulator.getsockname()[1]}"
 
+    @property
+    def sign_in_url(self) -> str:
+        """Signs in who opens it. What is behind the # is sent to nobody, and so in no log."""
+        return f"{self.service_url}/console/login#{quote(self.api_token, safe='')}"
+
     def environment(self, drafter: tuple[str, ...] = SAMPLE_DRAFTER, **more: str) -> dict[str, str]:
         """What the processes are told."""
         return {
@@ -42,6 +50,7 @@ class Trial:
             "DRAFTGATE_SHORTCUT_SECRETS": self.secret,
             "DRAFTGATE_SHORTCUT_API_URL": f"{self.simulator_url}/api/v3",
             "DRAFTGATE_SHORTCUT_API_TOKEN": self.token,
+            "DRAFTGATE_API_TOKEN": self.api_token,
             "DRAFTGATE_DRAFTER_COMMAND": shlex.join(drafter),
             "DRAFTGATE_LOG_FORMAT": "console",
             **more,

@@ -1,0 +1,267 @@
+"""The pages that are read. Each takes a connection for as long as it asks, and no longer."""
+
+import asyncio
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, Response
+
+from app import operate
+from app.api.access import After, Desked, Number
+from app.console import diff, drawing
+from app.console.access import Signed
+from app.console.render import page
+from app.db import look, stats
+from app.db.connect import Connection, Pool, take
+from app.db.look import Row
+from app.errors import Rejected
+from app.live import Shared
+from app.machine import Status
+from app.model import EventStatus, OwedStatus
+from app.operate import Action
+from app.shortcut.values import story_number
+from app.why import why as ask
+
+BUCKET, BUCKETS = timedelta(minutes=30), 48
+#: Rows of each list on the first page, and of a list that has pages.
+FEW, PAGE = 5, 50
+#: The most bytes of a body that are shown.
+SHOWN_BYTES = 128 * 1024
+
+router = APIRouter(default_response_class=HTMLResponse)
+Known = TypeVar("Known", bound=StrEnum)
+
+
+@router.get("/")
+async def overview(request: Request, visitor: Signed) -> HTMLResponse:
+    """What waits for whom, and what goes wrong."""
+    shared: Shared[dict[str, Any]] = request.app.state.overview
+    found = await shared.get()
+    bars, highest = drawing.chart(found["deliveries"])
+    return page(request, "overview.html", visitor, bars=bars, highest=highest, **found)
+
+
+async def figures(pool: Pool) -> dict[str, Any]:
+    """What the first page shows."""
+    async with take(pool) as conn:
+        return await _figures(conn)
+
+
+async def _figures(conn: Connection) -> dict[str, Any]:
+    async def some(status: Status) -> list[Row]:
+        return (await look.sessions(conn, status=status, limit=FEW)).rows
+
+    return {
+        "backlog": await stats.backlog(conn),
+        "statuses": await stats.sessions_by_status(conn, list(Status)),
+        "deliveries": await stats.deliveries(conn, bucket=BUCKET, buckets=BUCKETS),
+        "last_received_at": await look.last_received_at(conn),
+        "working": [*await some(Status.DRAFTING), *await some(Status.ASKING)],
+        "asked": await some(Status.CLARIFYING),
+        "failed": await some(Status.FAILED),
+        "failed_events": (await look.events(conn, status=EventStatus.FAILED, limit=FEW)).rows,
+        "failed_comments": (await look.outbox(conn, status=OwedStatus.FAILED, limit=FEW)).rows,
+    }
+
+
+@router.get("/sessions")
+async def sessions(
+    request: Request,
+    desk: Desked,
+    visitor: Signed,
+    after: After,
+    status: str = "",
+    story: str = "",
+) -> HTMLResponse:
+    """Sessions, the last moved first."""
+    chosen, sc_id = _one_of(Status, status), _story(story)
+    async with take(desk.pool) as conn:
+        found = await look.sessions(conn, status=chosen, sc_id=sc_id, after=after, limit=PAGE)
+    shown: dict[str, Any] = {"status": chosen, "story": sc_id, "statuses": list(Status)}
+    return page(request, "sessions.html", visitor, rows=found.rows, next=found.next, **shown)
+
+
+@router.get("/sessions/{number}")
+async def session(
+    request: Request, desk: Desked, visitor: Signed, number: Number, view: str = "unified"
+) -> HTMLResponse:
+    """One session with all that belongs to it, and its last draft."""
+    async with take(desk.pool) as conn:
+        row = await session_of(conn, number)
+        found = await _belongings(conn, row)
+    last = found["last"]
+    boxes, arrows = drawing.machine(Status(row["status"]))
+    return page(
+        request,
+        "session.html",
+        visitor,
+        session=row,
+        actions=[action for action in operate.possible(row["status"]) if action != Action.ADOPT],
+        adoptable=Action.ADOPT in operate.possible(row["status"]),
+        patch=await asyncio.to_thread(diff.read, last["patch"]) if last else None,
+        view=view,
+        boxes=boxes,
+        arrows=arrows,
+        **found,
+    )
+
+
+async def _belongings(conn: Connection, row: Row) -> dict[str, Any]:
+    number = row["id"]
+    of_story = {"sc_id": row["sc_id"], "workspace": row["workspace"]}
+    return {
+        "timeline": await look.timeline(conn, number),
+        "conversation": await look.conversation(conn, number),
+        "claims": await look.claims(conn, number),
+        "events": (await look.events(conn, **of_story, limit=PAGE)).rows,
+        "outbox": await look.owed(conn, number),
+        "drafts": await look.revisions(conn, number),
+        "last": await look.draft(conn, number, row["revision"]),
+        "late_results": await look.late_results(conn, number),
+    }
+
+
+@router.get("/sessions/{number}/drafts/{revision}")
+async def draft(
+    request: Request,
+    desk: Desked,
+    visitor: Signed,
+    number: Number,
+    revision: Number,
+    view: str = "unified",
+) -> HTMLResponse:
+    """One draft."""
+    async with take(desk.pool) as conn:
+        row = await session_of(conn, number)
+        made = _found(await look.draft(conn, number, revision), "draft")
+    patch = await asyncio.to_thread(diff.read, made["patch"])
+    return page(request, "draft.html", visitor, session=row, draft=made, patch=patch, view=view)
+
+
+@router.get("/sessions/{number}/drafts/{revision}/patch")
+async def patch(desk: Desked, visitor: Signed, number: Number, revision: Number) -> Response:
+    """A draft's patch as a file, for `git apply`."""
+    async with take(desk.pool) as conn:
+        row = await session_of(conn, number)
+        made = _found(await look.draft(conn, number, revision), "draft")
+    return _file(made["patch"].encode(), f"sc-{row['sc_id']}-{revision}.patch")
+
+
+@router.get("/sessions/{number}/late/{generation}")
+async def late_result(
+    request: Request,
+    desk: Desked,
+    visitor: Signed,
+    number: Number,
+    generation: Number,
+    view: str = "unified",
+) -> HTMLResponse:
+    """What a worker made after it had lost its claim."""
+    async with take(desk.pool) as conn:
+        row = await session_of(conn, number)
+        rows = await look.late_results(conn, number)
+    made = _found(next((r for r in rows if r["generation"] == generation), None), "late result")
+    patch = await asyncio.to_thread(diff.read, made["patch"])
+    return page(request, "draft.html", visitor, session=row, draft=made, patch=patch, view=view)
+
+
+@router.get("/events")
+async def events(
+    request: Request,
+    desk: Desked,
+    visitor: Signed,
+    after: After,
+    status: str = "",
+    story: str = "",
+) -> HTMLResponse:
+    """Events, the newest first."""
+    chosen, sc_id = _one_of(EventStatus, status), _story(story)
+    async with take(desk.pool) as conn:
+        found = await look.events(conn, status=chosen, sc_id=sc_id, after=after, limit=PAGE)
+    shown: dict[str, Any] = {"status": chosen, "story": sc_id, "statuses": list(EventStatus)}
+    return page(request, "events.html", visitor, rows=found.rows, next=found.next, **shown)
+
+
+@router.get("/events/{number}")
+async def event(request: Request, desk: Desked, visitor: Signed, number: Number) -> HTMLResponse:
+    """One event: what became of it, and its exact bytes."""
+    async with take(desk.pool) as conn:
+        row = _found(await look.event(conn, number), "event")
+        about = await look.sessions_of_event(conn, number)
+        replays = await look.replays(conn, number)
+    text = row["body"][:SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    shown = {"text": text, "cut": len(row["body"]) > SHOWN_BYTES}
+    return page(request, "event.html", visitor, event=row, about=about, replays=replays, **shown)
+
+
+@router.get("/events/{number}/body")
+async def body(desk: Desked, visitor: Signed, number: Number) -> Response:
+    """The bytes that were signed, as a file."""
+    async with take(desk.pool) as conn:
+        row = _found(await look.event(conn, number), "event")
+    return _file(row["body"], f"event-{number}.bin")
+
+
+@router.get("/outbox")
+async def outbox(
+    request: Request, desk: Desked, visitor: Signed, after: After, status: str = ""
+) -> HTMLResponse:
+    """Comments that are or were owed, the newest first."""
+    chosen = _one_of(OwedStatus, status)
+    async with take(desk.pool) as conn:
+        found = await look.outbox(conn, status=chosen, after=after, limit=PAGE)
+    shown: dict[str, Any] = {"status": chosen, "statuses": list(OwedStatus)}
+    return page(request, "outbox.html", visitor, rows=found.rows, next=found.next, **shown)
+
+
+@router.get("/outbox/{number}")
+async def owed(request: Request, desk: Desked, visitor: Signed, number: Number) -> HTMLResponse:
+    """One owed comment with its text."""
+    async with take(desk.pool) as conn:
+        row = _found(await look.outbox_entry(conn, number), "comment")
+    return page(request, "owed.html", visitor, entry=row)
+
+
+@router.get("/why")
+async def why(request: Request, desk: Desked, visitor: Signed, story: str = "") -> HTMLResponse:
+    """Why did nothing happen?"""
+    sc_id, answer = _story(story), None
+    if sc_id is not None:
+        async with take(desk.pool) as conn:
+            answer = await ask(conn, sc_id, desk.settings)
+    return page(request, "why.html", visitor, story=sc_id, answer=answer)
+
+
+async def session_of(conn: Connection, number: int) -> Row:
+    """The session; raises Rejected where there is none."""
+    return _found(await look.session_by_id(conn, number), "session")
+
+
+def _found(row: Row | None, what: str) -> Row:
+    if row is None:
+        raise Rejected(404, "not-found", f"There is no such {what}.")
+    return row
+
+
+def _one_of(known: type[Known], text: str) -> Known | None:
+    """The chosen one; nothing for an empty field, or where none is meant."""
+    try:
+        return known(text) if text else None
+    except ValueError:
+        raise Rejected(422, "status-invalid", "There is no such status.") from None
+
+
+def _story(text: str) -> int | None:
+    number = story_number(text.strip()) if text.strip() else None
+    if text.strip() and number is None:
+        raise Rejected(422, "story-invalid", "That is no story's number or link.")
+    return number
+
+
+def _file(content: bytes, name: str) -> Response:
+    disposition = f'attachment; filename="{name}"'
+    return Response(
+        content, media_type="application/octet-stream", headers={"Content-Disposition": disposition}
+    )
