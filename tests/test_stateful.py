@@ -105,6 +105,8 @@ class Known:
     owner: Claim | None = None
     #: Whether any text is known, so that it goes on by itself.
     has_text: bool = False
+    #: How often the story was told that work was stopped.
+    stopped: int = 0
 
     def go(self, move: Move) -> bool:
         """Makes the move if the table has it."""
@@ -199,15 +201,13 @@ class Sessions(RuleBasedStateMachine):
         if known.status is Status.OPENED and known.has_text:
             self._moved(known, Move.CLEAR)
 
-    def _moved(self, known: Known, move: Move) -> None:
-        """A fact makes the move; counts begin anew where the status changes.
-
-        A session that is closed under its worker keeps them until it is opened again.
-        """
+    def _moved(self, known: Known, move: Move, *, by_command: bool = False) -> None:
+        """A fact makes the move; counts begin anew where the status changes."""
         before, owned = known.status, known.status in OWNED.values()
         if known.go(move):
+            known.stopped += move is Move.CLOSE and (owned or by_command)
             known.generation += owned
-            if known.status is not before and not (owned and move is Move.CLOSE):
+            if known.status is not before:
                 known.attempts = known.crashes = 0
 
     @rule(story=stories)
@@ -241,7 +241,7 @@ class Sessions(RuleBasedStateMachine):
         if known.status is None or known.status is Status.CLOSED:
             return
         if said is not None:
-            self._moved(known, said)
+            self._moved(known, said, by_command=True)
         elif known.status is Status.CLARIFYING:
             self._moved(known, Move.ANSWER)
             self._goes_on(known)
@@ -497,7 +497,8 @@ class Sessions(RuleBasedStateMachine):
             )
         )
         assert row["drafts"] == row["revisions"] == row["made"]
-        assert row["owed"] == row["told"]
+        stopped = sum(known.stopped for known in self.known.values())
+        assert row["owed"] == row["told"] + stopped
 
     @invariant()
     def nothing_is_stranded(self) -> None:
