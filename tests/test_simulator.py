@@ -537,7 +537,7 @@ async def test_the_client_reads_and_writes_the_simulated_workspace() -> None:
         assert await sim.client.state_name(STATES[1].id) == "To do"
         assert await sim.client.find_comment(sc_id, "mark") == posted
         assert await sim.client.comment_text(sc_id, reply) == "Or none?"
-        assert await sim.client.member_id() == AGENT_ID
+        assert (await sim.client.me()).member_id == AGENT_ID
 
 
 async def test_a_deleted_comment_is_gone_for_the_client() -> None:
@@ -587,16 +587,16 @@ async def test_the_rate_has_a_limit_where_one_is_set() -> None:
     """As many requests as the limit says are answered, the next one is a 429."""
     async with simulated(per_minute=3) as sim:
         for _ in range(3):
-            await sim.client.member_id()
+            await sim.client.me()
         with pytest.raises(ShortcutUnavailable, match="429"):
-            await sim.client.member_id()
+            await sim.client.me()
 
 
 async def test_without_the_token_there_is_nothing() -> None:
     """A wrong token is a 401, for every path of the API."""
     async with simulated() as sim, ShortcutClient(f"{sim.url}/api/v3", "wrong") as stranger:
         with pytest.raises(ShortcutRefused) as refused:
-            await stranger.member_id()
+            await stranger.me()
         plain = await sim.http.get("/api/v3/workflows")
 
     assert refused.value.status == 401
