@@ -87,7 +87,7 @@ class Stack:
         )
         config = self.home / "nginx.conf"
         config.write_text(
-            f"user root; daemon off; worker_processes 1; pid {self.home}/nginx.pid;\n"
+            f"user root; daemon off; master_process off; pid {self.home}/nginx.pid;\n"
             f"error_log {self.home}/nginx.log;\nevents {{ worker_connections 512; }}\n"
             f"http {{ access_log off;\n{paths}{upstream}{site}}}\n"
         )

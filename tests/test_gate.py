@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from app.db import gate, look, sessions
-from app.machine import Phase, Status
+from app.machine import Move, Phase, Status
 from app.model import Claim, Draft
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, Ladder, bid, comment
@@ -557,7 +557,7 @@ async def test_a_session_that_is_decided_about_is_not_claimed(ladder, connect):
         locked = await sessions.lock(decider, [("shortcut", 1)])
         waiting = await blocked(ladder.conn, worker, claim_known(worker))
         (session,) = locked.values()
-        await sessions.save(decider, replace(session, status=Status.CLOSED), moved=True)
+        await sessions.save(decider, replace(session, status=Status.CLOSED), moves=[Move.CLOSE])
 
     assert await waiting is None
     assert (await ladder.session())["status"] == "closed"
