@@ -94,12 +94,12 @@ async def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.signalled)
     database = _database(settings, dsn)
+    bell = Bell(database)
+    recorder = recorder_of(settings, database, bell) if Role.RECEIVER in roles else None
     # People have a pool of their own: what they look at may take long, and work can't wait.
     async with database.pool("work") as pool, database.pool("console") as people:
         await _require_schema(pool, may_be_away=roles == {Role.RECEIVER} and settings.spool_dir)
-        bell = Bell(database)
         desk = desk_of(settings, people, bell) if Role.CONSOLE in roles else None
-        recorder = recorder_of(settings, database, bell) if Role.RECEIVER in roles else None
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(bell.send())]
             if recorder is not None:
