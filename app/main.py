@@ -26,6 +26,7 @@ from app.drafters.command import CommandDrafter, allowed_environment
 from app.drafters.git import git_environment
 from app.engine import Engine
 from app.errors import DraftgateError, SettingsError, ShortcutError, ShortcutUnavailable
+from app.in_force import in_force
 from app.live import Live
 from app.migrate import require_latest
 from app.outbox import Sender
@@ -175,7 +176,14 @@ def desk_of(settings: Settings, pool: Pool, bell: Bell) -> Desk | None:
         log.warning("console.off", reason="DRAFTGATE_API_TOKEN is not set; so is the API")
         return None
     token = settings.api_token.get_secret_value()
-    return Desk(pool=pool, settings=settings, token=token, ring=bell.ring, live=Live(pool))
+    return Desk(
+        pool=pool,
+        settings=settings,
+        in_force=in_force(settings, os.environ),
+        token=token,
+        ring=bell.ring,
+        live=Live(pool),
+    )
 
 
 async def _serve_http(

@@ -310,9 +310,9 @@ async def test_no_number_breaks_anything(api):
 
 async def test_no_argument_breaks_a_list(api):
     """An argument that can't be used is refused, never an error of ours; others are ignored."""
-    keys = ("after", "story", "limit", "status", "workspace")
+    keys = ("after", "story", "limit", "status", "workspace", "words")
     wrong = [f"{key}={value}" for key in keys[:4] for value in (*NO_NUMBERS, "")]
-    wrong += ["workspace=%00", f"workspace={'x' * 201}", "limit=0", "limit=201"]
+    wrong += ["workspace=%00", f"workspace={'x' * 201}", "words=%00", "limit=0", "limit=201"]
     for query in wrong:
         for name in ("sessions", "events", "outbox"):
             answer = await api.get(f"{name}?{query}")

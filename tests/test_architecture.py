@@ -18,6 +18,7 @@ LAYERS = (
     ("app.model",),
     ("app.clarify",),
     ("app.settings",),
+    ("app.in_force",),
     ("app.shortcut.values",),
     ("app.shortcut.signature", "app.shortcut.envelope", "app.shortcut.event"),
     ("app.shortcut.changes",),

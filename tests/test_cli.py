@@ -74,6 +74,8 @@ async def test_lists_are_tables_or_json(draftgate, ladder):
     assert rest["next"] is None
     events = (await draftgate("events", "list", "--story", "sc-2", "--json")).json
     assert [row["sc_ids"] for row in events["items"]] == [[2]]
+    named = (await draftgate("sessions", "list", "--words", "a", "--limit", "2", "--json")).json
+    assert [row["sc_id"] for row in named["items"]] == [3, 2]
 
 
 async def test_an_action_says_what_it_does_and_asks(draftgate, ladder):
@@ -205,6 +207,27 @@ GOOD = {
 def graded(done):
     """The grade of each check."""
     return {found["check"]: found["grade"] for found in done.json["findings"]}
+
+
+async def test_the_settings_in_force_are_shown(draftgate):
+    """For people and for scripts: value, origin and default; of a secret only that it is set."""
+    given = {
+        **GOOD,
+        "DRAFTGATE_DRAFTER_COMMAND": f"draft --key {SECRET}",
+        "DRAFTGATE_API_TOKEN": "",
+    }
+
+    table = await draftgate("settings", **given)
+    done = await draftgate("settings", "--json", **given)
+
+    found = {setting["variable"]: setting for setting in done.json}
+    assert found["DRAFTGATE_SHORTCUT_SECRETS"]["value"] == "1 set, not shown"
+    assert found["DRAFTGATE_DRAFTER_COMMAND"]["value"] == "draft …"
+    assert found["DRAFTGATE_DRAFTER_COMMAND"]["origin"] == "the environment"
+    assert found["DRAFTGATE_API_TOKEN"]["value"] is None
+    assert found["DRAFTGATE_LEASE_SECONDS"]["origin"] == "default"
+    assert "DRAFTGATE_LEASE_SECONDS" in table.out
+    assert SECRET not in table.out + done.out
 
 
 async def test_the_doctor_finds_nothing_at_fault(draftgate, tmp_path):

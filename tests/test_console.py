@@ -19,9 +19,10 @@ from app.live import MOST_WATCHERS, Live, Shared
 from app.machine import Status
 from app.model import Draft
 from app.operate import possible
+from app.settings import Settings
 from tests import shapes
 from tests.ladder import comment
-from tests.service import receiver
+from tests.service import SECRET, receiver
 
 TOKEN = "a token of tests only, ü"
 HOSTILE = (
@@ -215,6 +216,49 @@ async def test_it_says_why_nothing_happened(ladder, pages):
     assert 'href="/console/why?story=5"' in nothing
 
 
+async def test_a_story_is_found_from_every_page(ladder, pages):
+    """By number, link or words: its session, or why it has none, or all titles with the words."""
+    await ladder.deliver(shapes.labelled(5, name="Export invoices"))
+    ways = {
+        "sc-5": "sessions/1",
+        "https://app.shortcut.com/acme/story/5/x": "sessions/1",
+        "6": "why?story=6",
+        "exp & inv\0": "sessions?story=exp+%26+inv%00",
+    }
+
+    led = {words: await pages.get("find", params={"story": words}) for words in ways}
+    found = await shown(pages, ways["exp & inv\0"])
+
+    leads = {words: answer.headers["Location"] for words, answer in led.items()}
+    assert leads == {words: f"/console/{to}" for words, to in ways.items()}
+    assert re.findall(r">sc-(\d+)<", found) == ["5"]
+    assert 'action="/console/find"' in found
+
+
+async def test_the_settings_in_force_are_shown(database):
+    """Each with where it comes from, and not one secret."""
+    async with signed_in(
+        database, lease_seconds=77, repository="https://u:p4ss@host/r?t=p4ss"
+    ) as it:
+        html = await shown(it, "settings")
+        told = {s["variable"]: s for s in await settings_by_api(it)}
+
+    assert set(told) == {f"DRAFTGATE_{name.upper()}" for name in Settings.model_fields}
+    assert all(variable in html for variable in told)
+    assert told["DRAFTGATE_LEASE_SECONDS"]["value"] == "77.0"
+    assert told["DRAFTGATE_REPOSITORY"]["value"] == "https://…@host/r?…"
+    assert told["DRAFTGATE_API_TOKEN"]["value"] == "set, not shown"
+    assert told["DRAFTGATE_SHORTCUT_SECRETS"]["value"] == "1 set, not shown"
+    assert not [secret for secret in (TOKEN, SECRET, "p4ss") if secret in f"{html} {told}"]
+
+
+async def settings_by_api(client):
+    """What the API says of them."""
+    headers = {"Authorization": b"Bearer " + TOKEN.encode()}
+    url = client.base_url.copy_with(path="/api/v1/settings")
+    return (await client.get(url, headers=headers)).json()
+
+
 async def test_strangers_are_sent_to_sign_in_and_then_to_where_they_wanted(database):
     """Without a session no page is shown, and no stream."""
     async with console(database) as client:
@@ -343,7 +387,7 @@ async def test_what_is_not_there_is_a_page_that_says_so(pages):
         "sessions/99999999999999999999", "sessions/-1", "sessions/1_0", "sessions/%EF%BC%91",
         "sessions/7", "events/7", "outbox/7", "sessions/7/drafts/1", "sessions/7/late/1",
         "sessions/7/explode", "events/7/replay", "nothing", "sessions?after=x", "sessions?status=x",
-        "sessions?story=x", "static/../server.py", "static/%2e%2e/server.py", "why?story=<script>",
+        "events?story=x", "static/../server.py", "static/%2e%2e/server.py", "why?story=<script>",
     ):  # fmt: skip
         answer = await pages.get(path)
         assert answer.status_code in (404, 422), path

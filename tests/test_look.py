@@ -74,6 +74,34 @@ async def test_lists_are_filtered(ladder, conn):
     assert (await look.outbox_entry(conn, owed[0]["id"]))["text"] == "Some text"
 
 
+FOUND_BY = {
+    "export": [3, 2],
+    "EXP inv": [2],
+    "inv exp": [2],
+    "side-by": [3],
+    "config.y": [3],
+    "o'brien": [4],
+    "\u00fcb": [4],
+    "xport": [],
+    "export nothing": [],
+    "'": [],
+    "& | ! ( ) : * <-> \\": [],
+    "export & !invoices:*'": [2],
+    "w" * 5_000: [],
+}
+
+
+async def test_sessions_are_found_by_words_of_their_titles(ladder, conn):
+    """All words, or their beginnings, in any order and case; nothing in them is an operator."""
+    titles = ("Import", "Export invoices", "Export: side-by-side, config.yml", "O'Brien \u00fcber")
+    for story, title in enumerate(titles, 1):
+        await ladder.deliver(shapes.labelled(story, name=title, minute=story))
+
+    found = {words: (await look.sessions(conn, words=words)).rows for words in FOUND_BY}
+
+    assert {words: [row["sc_id"] for row in found[words]] for words in found} == FOUND_BY
+
+
 async def test_a_session_shows_who_owned_it(ladder, conn):
     """Each claim is listed with what ended it."""
     first = await ladder.claimed()
@@ -133,10 +161,11 @@ async def crowded(conn):
     """Far more rows than one would read, as they look after a while."""
     await conn.execute(
         """
-        insert into patch_sessions (workspace, sc_id, status, decided_at, heard_at, last_error,
-                                    updated_at)
-        select 'shortcut', n, case when n % 5000 = 0 then 'failed' else 'drafted' end, now(),
-               now(), 'it broke', now() - n * interval '1 second'
+        insert into patch_sessions (workspace, sc_id, title, status, decided_at, heard_at,
+                                    last_error, updated_at)
+        select 'shortcut', n, 'Export ' || n,
+               case when n % 5000 = 0 then 'failed' else 'drafted' end, now(), now(), 'it broke',
+               now() - n * interval '1 second'
           from generate_series(1, $1::int) as n
         """,
         MANY,
@@ -183,6 +212,10 @@ READS = {
     "failed sessions": lambda conn: look.sessions(conn, status=Status.FAILED),
     "a story's session": lambda conn: look.sessions(conn, sc_id=77),
     "a workspace's": lambda conn: look.sessions(conn, workspace="shortcut"),
+    "by words": lambda conn: look.sessions(conn, words="export 77"),
+    "by words, later": lambda conn: look.sessions(
+        conn, words="77", status=Status.DRAFTED, after=AT
+    ),
     "session": lambda conn: look.session(conn, 77, workspace=None),
     "timeline": lambda conn: look.timeline(conn, 77),
     "conversation": lambda conn: look.conversation(conn, 77),

@@ -5,8 +5,13 @@ import sys
 
 import asyncpg
 import pytest
+from alembic import command
+from alembic.config import Config
 from alembic.script import ScriptDirectory
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
 
+from app.db import look
 from app.errors import SchemaError
 from app.migrate import LATEST, LOCK, MIGRATIONS, migrate, require_latest
 from tests.conftest import with_name
@@ -22,6 +27,22 @@ async def empty(server, dsn):
     await conn.execute("drop schema public cascade; create schema public")
     await conn.close()
     return dsn
+
+
+async def migrate_to(revision, dsn):
+    """Brings the schema to that of an earlier version."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+
+    def upgrade(connection):
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+    engine = create_async_engine(
+        "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(dsn), poolclass=NullPool
+    )
+    async with engine.begin() as connection:
+        await connection.run_sync(upgrade)
 
 
 def test_the_code_needs_the_newest_migration():
@@ -66,6 +87,23 @@ async def test_a_current_schema_is_left_alone(dsn):
     await migrate(dsn)
 
     assert await conn.fetchval("select count(*) from events") == 1
+    await conn.close()
+
+
+async def test_sessions_of_before_are_found_by_their_words(empty):
+    """Whatever titles there are by then, of any length, they can be searched."""
+    await migrate_to("0001", empty)
+    conn = await asyncpg.connect(empty)
+    await conn.executemany(
+        "insert into patch_sessions (workspace, sc_id, title, status, decided_at, heard_at)"
+        " values ('w', $1, $2, 'opened', now(), now())",
+        [(1, None), (2, "Export invoices"), (3, "word " * 400_000), (4, "w" * 1_000_000)],
+    )
+
+    await migrate(empty)
+
+    found = await look.sessions(conn, words="INVOICES")
+    assert [row["sc_id"] for row in found.rows] == [2]
     await conn.close()
 
 

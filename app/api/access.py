@@ -2,7 +2,7 @@
 
 import hmac
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from app import operate
 from app.db.connect import Connection, Pool, take
 from app.db.look import Cursor
 from app.errors import Rejected
+from app.in_force import InForce
 from app.live import Live
 from app.settings import Settings
 from app.shortcut.values import story_number
@@ -28,12 +29,14 @@ class Desk:
     """What the routes work with; it is the application's state `desk`.
 
     Attributes:
+        in_force: the settings as people may see them.
         ring: wakes workers after something was done that they may go on with.
         live: tells open pages what changes.
     """
 
     pool: Pool
     settings: Settings
+    in_force: Sequence[InForce]
     token: str
     ring: Callable[[], None]
     live: Live

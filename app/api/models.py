@@ -213,6 +213,18 @@ class Why(BaseModel):
     more_events: bool
 
 
+class Setting(BaseModel):
+    """A setting as it is in force in the process that answers."""
+
+    variable: str = Field(examples=["DRAFTGATE_LEASE_SECONDS"])
+    value: str | None = Field(
+        examples=["60.0"], description="Null where it is not set; of a secret only that it is set."
+    )
+    default: str | None = Field(examples=["60"], description="Null where there is none.")
+    origin: str = Field(examples=["the environment"], description="Where it comes from.")
+    meaning: str
+
+
 class Stage(BaseModel):
     """What waits at a stage."""
 

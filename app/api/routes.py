@@ -61,12 +61,19 @@ async def list_sessions(
     story: OfStory,
     status: Status | None = None,
     workspace: Text | None = None,
+    words: Annotated[
+        Text | None, Query(description="Words of the title, or their beginnings.")
+    ] = None,
     limit: Limit = 50,
 ) -> Page[models.Session]:
     """Sessions, the last moved first."""
-    page = await look.sessions(
-        conn, status=status, sc_id=story, workspace=workspace, after=after, limit=limit
-    )
+    wanted: dict[str, Any] = {
+        "status": status,
+        "sc_id": story,
+        "workspace": workspace,
+        "words": words,
+    }
+    page = await look.sessions(conn, after=after, limit=limit, **wanted)
     return Page[models.Session].of(page)
 
 
@@ -213,6 +220,12 @@ async def get_stats(conn: Conn, window: Window = Window.DAY) -> models.Stats:
             "deliveries": [asdict(counted) for counted in deliveries],
         }
     )
+
+
+@router.get("/settings", operation_id="list_settings")
+async def list_settings(at: Desked) -> list[models.Setting]:
+    """The settings in force in this process, and where each comes from; no secret is shown."""
+    return [models.Setting.model_validate(asdict(setting)) for setting in at.in_force]
 
 
 @router.get("/why", operation_id="why")

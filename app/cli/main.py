@@ -2,7 +2,19 @@
 
 import typer
 
-from app.cli import demo, dev, doctor, events, outbox, purge, run, sessions, simulate, why
+from app.cli import (
+    demo,
+    dev,
+    doctor,
+    events,
+    outbox,
+    purge,
+    run,
+    sessions,
+    settings,
+    simulate,
+    why,
+)
 
 app = typer.Typer(
     name="draftgate",
@@ -17,6 +29,7 @@ app.command("worker")(run.worker)
 app.command("migrate")(run.migrate)
 app.command("why")(why.why)
 app.command("doctor")(doctor.doctor)
+app.command("settings")(settings.settings)
 app.command("purge")(purge.purge)
 app.command("send")(simulate.send)
 app.command("simulate")(simulate.simulate)

@@ -31,12 +31,20 @@ def list_sessions(
     status: Annotated[Status | None, typer.Option(help="Only these.")] = None,
     story: OfStory = None,
     workspace: Annotated[str | None, typer.Option(help="Only of this one.")] = None,
+    words: Annotated[
+        str | None, typer.Option(help="Only with these words, or their beginnings, in the title.")
+    ] = None,
     after: After = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
     """Sessions, the last moved first."""
-    wanted: dict[str, Any] = {"status": status, "sc_id": story, "workspace": workspace}
+    wanted: dict[str, Any] = {
+        "status": status,
+        "sc_id": story,
+        "workspace": workspace,
+        "words": words,
+    }
     with errors_as_exit_codes():
         page = ask_database(lambda conn: look.sessions(conn, after=after, limit=limit, **wanted))
         columns = ("sc_id", "status", "revision", "attempts", "updated_at", "title", "last_error")

@@ -4,9 +4,10 @@ import asyncio
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from app import operate
 from app.api.access import After, Desked, Number
@@ -75,12 +76,32 @@ async def sessions(
     status: str = "",
     story: str = "",
 ) -> HTMLResponse:
-    """Sessions, the last moved first."""
-    chosen, sc_id = _one_of(Status, status), _story(story)
+    """Sessions, the last moved first; `story` is a number, a link, or words of a title."""
+    chosen, sc_id = _one_of(Status, status), story_number(story)
+    words = story.replace("\0", " ").strip() if sc_id is None else None
+    wanted: dict[str, Any] = {"status": chosen, "sc_id": sc_id, "words": words or None}
     async with take(desk.pool) as conn:
-        found = await look.sessions(conn, status=chosen, sc_id=sc_id, after=after, limit=PAGE)
-    shown: dict[str, Any] = {"status": chosen, "story": sc_id, "statuses": list(Status)}
+        found = await look.sessions(conn, **wanted, after=after, limit=PAGE)
+    shown: dict[str, Any] = {
+        "status": chosen,
+        "story": sc_id or words,
+        "statuses": list(Status),
+        "sc_id": sc_id,
+    }
     return page(request, "sessions.html", visitor, rows=found.rows, next=found.next, **shown)
+
+
+@router.get("/find")
+async def find(
+    request: Request, desk: Desked, visitor: Signed, story: str = ""
+) -> RedirectResponse:
+    """Leads to the story's session, or to why it has none, or to the titles with these words."""
+    sc_id, to = story_number(story), f"sessions?{urlencode({'story': story})}"
+    if sc_id is not None:
+        async with take(desk.pool) as conn:
+            rows = await look.session(conn, sc_id, workspace=None)
+        to = f"sessions/{rows[0]['id']}" if len(rows) == 1 else f"why?story={sc_id}"
+    return RedirectResponse(f"{request.scope['root_path']}/{to}", 303)
 
 
 @router.get("/sessions/{number}")
@@ -232,6 +253,12 @@ async def why(request: Request, desk: Desked, visitor: Signed, story: str = "") 
         async with take(desk.pool) as conn:
             answer = await ask(conn, sc_id, desk.settings)
     return page(request, "why.html", visitor, story=sc_id, answer=answer)
+
+
+@router.get("/settings")
+async def settings(request: Request, desk: Desked, visitor: Signed) -> HTMLResponse:
+    """The settings in force in this process."""
+    return page(request, "settings.html", visitor, settings=desk.in_force)
 
 
 async def session_of(conn: Connection, number: int) -> Row:

@@ -85,28 +85,44 @@ async def sessions(
     status: Status | None = None,
     sc_id: int | None = None,
     workspace: str | None = None,
+    words: str | None = None,
     after: Cursor | None = None,
     limit: int = 50,
 ) -> Page:
-    """Sessions, the last moved first."""
-    at, number = (after.at, after.id) if after else (None, None)
+    """Sessions, the last moved first; those whose titles have all these words, or their beginnings.
+
+    Without a letter or a digit among the words there are none.
+    """
+    given = (after.at if after else None, after.id if after else None, limit + 1)
     wanted = {"status": status, "sc_id": sc_id, "workspace": workspace}
-    statement, values = _filtered(
-        """
-        select id, workspace, sc_id, title, app_url, status, claim_generation, claimed_by,
-               claimed_at, attempts, crashes, revision, last_error, next_attempt_at, created_at,
-               updated_at
-          from patch_sessions
-         where (updated_at, id)
-               < (coalesce($1::timestamptz, 'infinity'), coalesce($2, 9223372036854775807))
-               <filters>
-         order by updated_at desc, id desc
-         limit $3
-        """,
-        wanted,
-        (at, number, limit + 1),
-    )
+    if words is None:
+        statement, values = _filtered(_SESSIONS, wanted, given)
+    else:
+        statement, values = _filtered(_SESSIONS_BY_WORDS, wanted, (*given, words))
     return _page(await conn.fetch(statement, *values), limit, at="updated_at")
+
+
+_SESSIONS = """
+    select id, workspace, sc_id, title, app_url, status, claim_generation, claimed_by, claimed_at,
+           attempts, crashes, revision, last_error, next_attempt_at, created_at, updated_at
+      from patch_sessions
+     where (updated_at, id)
+           < (coalesce($1::timestamptz, 'infinity'), coalesce($2, 9223372036854775807))
+           <filters>
+     order by updated_at desc, id desc
+     limit $3
+"""
+# `offset 0` keeps it apart: the index of words finds, however many there are. Walking along the
+# last moves until enough have the words would read all sessions where few have them.
+_SESSIONS_BY_WORDS = _SESSIONS.replace(
+    "from patch_sessions\n",
+    """from (select * from patch_sessions
+             where to_tsvector('simple', left(title, 1000))
+                   @@ (select regexp_replace(plainto_tsquery('simple', $4)::text,
+                                             '''(?= |$)', ''':*', 'g')::tsquery)
+            offset 0) as patch_sessions
+""",
+)
 
 
 async def session(conn: Connection, sc_id: int, *, workspace: str | None) -> list[Row]:
