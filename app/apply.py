@@ -15,7 +15,7 @@ from app.db.connect import DATABASE_ERRORS, Connection, Pool, take, transaction
 from app.db.events import PendingEvent
 from app.decide import Rules, decide, hangs_on_the_past
 from app.errors import ShortcutError, ShortcutRefused, ShortcutUnavailable
-from app.interpret import interpret
+from app.interpret import interpret, workspace_of
 from app.machine import OWNED
 from app.model import (
     Decision,
@@ -27,8 +27,8 @@ from app.model import (
     NeedKind,
     Session,
 )
-from app.shortcut.client import ShortcutClient
 from app.wake import Bell
+from app.workspaces import Workspaces
 
 BATCH_EVENTS = 100
 #: How long one process has for reading what an event refers to before another may try.
@@ -53,8 +53,7 @@ class Applier:
 
     pool: Pool
     rules: Rules
-    workspace: str
-    shortcut: ShortcutClient | None
+    workspaces: Workspaces
     bell: Bell
 
     async def tick(self) -> bool:
@@ -62,7 +61,8 @@ class Applier:
         taken: list[PendingEvent] = []
         try:
             async with transaction(self.pool) as conn:
-                taken = await events.take(conn, limit=BATCH_EVENTS)
+                refused = self.workspaces.refused
+                taken = await events.take(conn, limit=BATCH_EVENTS, without=list(refused))
                 news = await self._apply(conn, [(it, self._interpret(it, {})) for it in taken])
         except DATABASE_ERRORS:
             raise
@@ -141,9 +141,9 @@ class Applier:
     def _is_worth_reading(self, need: Need) -> bool:
         match need.kind:
             case NeedKind.LABEL:
-                return self.shortcut is not None and self.rules.label is not None
+                return bool(self.workspaces.apis) and self.rules.label is not None
             case NeedKind.STATE:
-                return self.shortcut is not None and self.rules.state is not None
+                return bool(self.workspaces.apis) and self.rules.state is not None
             case NeedKind.COMMENT:
                 return True
 
@@ -151,7 +151,7 @@ class Applier:
         return interpret(
             event.kind,
             event.body,
-            workspace=self.workspace,
+            workspace=self.workspaces.home(event.source),
             received_at=event.received_at,
             occurred_at=event.occurred_at,
             known=known,
@@ -159,20 +159,24 @@ class Applier:
 
     async def _read_all(self, event: PendingEvent, known: dict[Need, str | None]) -> None:
         """Reads what the event refers to, outside any transaction."""
+        workspace = workspace_of(event.kind, event.body, self.workspaces.home(event.source))
         while needs := self._interpret(event, known).needs:
             for need in needs:
-                known[need] = await self._read(need)
+                known[need] = await self._read(workspace, need)
 
-    async def _read(self, need: Need) -> str | None:
-        if self.shortcut is None:
-            raise ShortcutRefused("DRAFTGATE_SHORTCUT_API_TOKEN is not set", status=401)
+    async def _read(self, workspace: str, need: Need) -> str | None:
+        api = self.workspaces.api(workspace)
+        if api is None:
+            if need.kind is not NeedKind.COMMENT:
+                return None
+            raise ShortcutRefused("there is no token for its workspace", status=401)
         match need.kind:
             case NeedKind.LABEL:
-                return await self.shortcut.label_name(need.id)
+                return await api.label_name(need.id)
             case NeedKind.STATE:
-                return await self.shortcut.state_name(need.id)
+                return await api.state_name(need.id)
             case NeedKind.COMMENT:
-                return await self.shortcut.comment_text(need.sc_id, need.id)
+                return await api.comment_text(need.sc_id, need.id)
 
     async def _apply(self, conn: Connection, read: Sequence[Read]) -> bool:
         """Writes facts, decisions and outcomes; True if there is something to do now."""
@@ -216,16 +220,22 @@ class Applier:
         comments = [fact.comment_id for _, fact in told if fact.comment_id is not None]
         spoken = await sessions.spoken(conn, *story, comments) if before and comments else ()
         said = [fact for _, fact in told]
-        decisions = decide(before, said, self.rules, spoken=spoken)
+        rules = self._rules(story[0])
+        decisions = decide(before, said, rules, spoken=spoken)
         anew = hangs_on_the_past(before, said, decisions)
         if anew:
             told = await facts.of_story(conn, *story)
-            decisions = decide(None, [fact for _, fact in told], self.rules)
+            decisions = decide(None, [fact for _, fact in told], rules)
         steps = [(event_id, it) for (event_id, _), it in zip(told, decisions, strict=True)]
         session = decisions[-1].session
         if session is not None:
             await _save(conn, before, session, steps, anew=anew)
         return steps
+
+    def _rules(self, workspace: str) -> Rules:
+        """As they are for stories of this workspace: where nothing can be asked, nothing is."""
+        clarify = self.rules.clarify and self.workspaces.has_api(workspace)
+        return replace(self.rules, clarify=clarify)
 
 
 async def _save(

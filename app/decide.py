@@ -13,7 +13,7 @@ class Rules:
     """What opens a session and whom we ignore; from the settings.
 
     Attributes:
-        bot: our own member id; what it did is never reacted to.
+        bots: our own member ids, in all workspaces; what they did is never reacted to.
         commanders: the members whose commands count; empty: everybody's.
         clarify: whether a worker looks at a session before it is drafted, for what to ask.
     """
@@ -23,7 +23,7 @@ class Rules:
     state: str | None = None
     assigned: bool = True
     mentioned: bool = True
-    bot: str | None = None
+    bots: frozenset[str] = frozenset()
     commanders: frozenset[str] = frozenset()
     clarify: bool = False
 
@@ -66,7 +66,7 @@ def hangs_on_the_past(
 def _step(
     session: Session | None, fact: Fact, story: "_Text", rules: Rules, *, again: bool
 ) -> Decision:
-    if fact.actor is not None and fact.actor == rules.bot:
+    if fact.actor in rules.bots:
         return _ignored(session, "our own change")
     if session is None:
         if not _opens(fact, rules):
@@ -139,7 +139,7 @@ def _closes(fact: Fact, rules: Rules) -> str | None:
         return _ENDINGS[fact.kind]
     if fact.kind is FactKind.LABEL_REMOVED and _is_label(fact, rules):
         return "the label was removed"
-    if fact.kind is FactKind.OWNER_REMOVED and fact.value in {rules.owner, rules.bot} - {None}:
+    if fact.kind is FactKind.OWNER_REMOVED and fact.value in rules.bots | ({rules.owner} - {None}):
         return "the owner was removed"
     return None
 

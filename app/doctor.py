@@ -23,8 +23,9 @@ from app.errors import (
     ShortcutUnavailable,
 )
 from app.migrate import require_latest
-from app.settings import Settings, strangers
+from app.settings import PREFIX, Settings, strangers
 from app.shortcut.client import ShortcutClient
+from app.sources import SOURCE, Source
 
 #: The versions of PostgreSQL that are tested.
 OLDEST, NEWEST = 15, 18
@@ -74,7 +75,7 @@ def names(environ: Mapping[str, str]) -> list[Finding]:
 
 def setup(settings: Settings) -> list[Finding]:
     """What the settings leave out, and what then does not happen."""
-    found = [_secrets(settings), _triggers(settings)]
+    found = [*_secrets(settings), _triggers(settings)]
     if settings.api_token is None:
         mend = "Set DRAFTGATE_API_TOKEN: `openssl rand -hex 32`."
         found.append(warning("operators' API", "It is off.", mend))
@@ -84,12 +85,19 @@ def setup(settings: Settings) -> list[Finding]:
     return [*found, _drafter(settings), state, _spool(settings.spool_dir)]
 
 
-def _secrets(settings: Settings) -> Finding:
-    count = len(settings.shortcut_secrets)
-    if not count:
+def _secrets(settings: Settings) -> list[Finding]:
+    if not settings.secrets:
         mend = "Set DRAFTGATE_SHORTCUT_SECRETS: `openssl rand -hex 32`, and in the webhook too."
-        return fault("webhook secret", "There is none, so no receiver starts.", mend)
-    return ok("webhook secret", f"{count} {'secret' if count == 1 else 'secrets'}.")
+        return [fault("webhook secret", "There is none, so no receiver starts.", mend)]
+    counts = {name: len(secrets) for name, secrets in settings.secrets.items()}
+    return [
+        ok(_of("webhook secret", name), f"{count} {'secret' if count == 1 else 'secrets'}.")
+        for name, count in counts.items()
+    ]
+
+
+def _of(check: str, source: str) -> str:
+    return check if source == SOURCE else f"{check} of {source}"
 
 
 def _triggers(settings: Settings) -> Finding:
@@ -158,24 +166,31 @@ def _absolute(repository: str) -> str:
 
 
 async def shortcut(settings: Settings) -> list[Finding]:
-    """Whether the API can be reached with the token, and who we are there."""
-    if settings.shortcut_api_token is None:
-        mend = "Set DRAFTGATE_SHORTCUT_API_TOKEN."
-        return [warning("Shortcut", "No token: nothing is read, and no comment posted.", mend)]
-    token = settings.shortcut_api_token.get_secret_value()
+    """Whether the API can be reached with each source's token, and who we are there."""
+    url = settings.shortcut_api_url
+    return [await _source(url, name, source) for name, source in settings.all_sources.items()]
+
+
+async def _source(api_url: str, name: str, source: Source) -> Finding:
+    check = _of("Shortcut", name)
+    prefix = f"{PREFIX}SOURCES__{name.upper()}__"
+    token_setting = f"{PREFIX}SHORTCUT_API_TOKEN" if name == SOURCE else f"{prefix}API_TOKEN"
+    if source.api_token is None:
+        said = "No token: nothing is read, and no comment posted."
+        return warning(check, said, f"Set {token_setting}.")
     try:
-        async with ShortcutClient(settings.shortcut_api_url, token) as client:
+        async with ShortcutClient(api_url, source.api_token.get_secret_value()) as client:
             member = (await client.me()).member_id
     except ShortcutUnavailable as error:
         mend = "Look whether DRAFTGATE_SHORTCUT_API_URL can be reached from here."
-        return [fault("Shortcut", str(error), mend)]
+        return fault(check, str(error), mend)
     except (ShortcutError, SettingsError) as error:
-        mend = "Make a new token in Shortcut: DRAFTGATE_SHORTCUT_API_TOKEN."
-        return [fault("Shortcut", str(error), mend)]
-    if settings.bot_member_id not in (None, member):
-        mend = f"Unset DRAFTGATE_BOT_MEMBER_ID, or set it to {member}."
-        return [fault("Shortcut", "The token is not that of DRAFTGATE_BOT_MEMBER_ID.", mend)]
-    return [ok("Shortcut", f"The API knows us as member {member}.")]
+        return fault(check, str(error), f"Make a new token in Shortcut: {token_setting}.")
+    if source.bot_member_id not in (None, member):
+        setting = f"{PREFIX}BOT_MEMBER_ID" if name == SOURCE else f"{prefix}BOT_MEMBER_ID"
+        mend = f"Unset {setting}, or set it to {member}."
+        return fault(check, f"The token is not that of {setting}.", mend)
+    return ok(check, f"The API knows us as member {member}.")
 
 
 async def database(settings: Settings, dsn: str) -> list[Finding]:

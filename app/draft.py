@@ -21,8 +21,8 @@ from app.db.gate import Bid, Comment
 from app.errors import DrafterError, DraftgateError, ShortcutError, ShortcutRefused
 from app.machine import Phase
 from app.model import Asked, Claim, Draft, Remark, Story
-from app.shortcut.client import ShortcutClient
 from app.wake import Bell
+from app.workspaces import Workspaces
 
 #: The statement that ends a claim; False when the claim was lost before.
 Ending = Callable[[Connection], Awaitable[bool]]
@@ -113,7 +113,7 @@ class Workshop:
     heart: Heart
     drafter: Drafter
     clarifying: Clarifying = Clarifying()
-    shortcut: ShortcutClient | None
+    workspaces: Workspaces
     bell: Bell
     limits: Limits
     cut_off: asyncio.Event
@@ -318,13 +318,14 @@ class Workshop:
 
     async def _story(self, claim: Claim) -> Story:
         """The story as it is now; as the deliveries told it where there is no API token."""
-        if self.shortcut is None:
+        api = self.workspaces.api(claim.workspace)
+        if api is None:
             title, description = claim.title or "", claim.description or ""
             return Story(
                 sc_id=claim.sc_id, title=title, description=description, app_url=claim.app_url
             )
         try:
-            story = await self.shortcut.story(claim.sc_id)
+            story = await api.story(claim.sc_id)
         except ShortcutRefused as refused:
             if refused.status == HTTPStatus.NOT_FOUND:
                 raise _StoryGone("the story no longer exists") from None

@@ -107,7 +107,7 @@ class FastLane(HttpToolsProtocol):
 
     def _taken(self, body: bytes) -> bool:
         assert self._door is not None
-        taken = self._door.take_whole(body, self.headers)
+        taken = self._door.take_whole(self._door.urls[self.url], body, self.headers)
         if taken is None:
             return False
         delivery, recorded = taken

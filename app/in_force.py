@@ -53,6 +53,8 @@ def _shown(name: str, value: Any) -> str | None:
     match value:
         case None | () | "":
             return None
+        case dict():
+            return ", ".join(value) or None
         case SecretStr():
             return "set, not shown"
         case (SecretStr(), *_):

@@ -39,10 +39,22 @@ def interpret(
     if kind == "v1":
         event = Event(payload, _shared(workspace, occurred_at, payload), known)
         return event.told(v1.facts(event))
-    workspace = identifier(mapping(payload.get("workspace2")).get("id")) or workspace
+    workspace = _said_workspace(payload) or workspace
     actor = mapping(payload.get("actor"))
     event = Event(payload, _shared(workspace, occurred_at, actor), known)
     return event.told(v2.observed(event) if kind == "v2:observer" else v2.triggered(event, kind))
+
+
+def workspace_of(kind: str, body: bytes, workspace: str) -> str:
+    """The workspace that the event is from; `workspace` where it doesn't say one itself."""
+    payload = parse(body)
+    if kind == "v1" or payload is None:
+        return workspace
+    return _said_workspace(payload) or workspace
+
+
+def _said_workspace(payload: Mapping[str, object]) -> str | None:
+    return identifier(mapping(payload.get("workspace2")).get("id"))
 
 
 def _shared(workspace: str, occurred_at: datetime, actor: Mapping[str, object]) -> Fact:

@@ -25,25 +25,23 @@ from app.draft import Clarifying, Limits, Workshop
 from app.drafters.command import CommandDrafter, allowed_environment
 from app.drafters.git import git_environment
 from app.engine import Engine
-from app.errors import DraftgateError, SettingsError, ShortcutError, ShortcutUnavailable
+from app.errors import DraftgateError, SettingsError
 from app.in_force import in_force
 from app.live import Live
 from app.migrate import require_latest
 from app.outbox import Sender
 from app.record import DATABASE_SHARE, Recorder
 from app.settings import Settings
-from app.shortcut.client import Me, ShortcutClient
 from app.spool import Spool, require_directory
 from app.wake import Bell, wait
 from app.web import Server, create_app
+from app.workspaces import Workspaces, connected
 
 #: After the grace: for killing drafters and giving their claims back.
 LAST_SECONDS = 10
 #: Signals that come closer together than this mean the same.
 SAME_SIGNAL_SECONDS = 1.0
 ME_PAUSE_SECONDS = 5
-#: The workspace of deliveries that don't say theirs, where there is no API to ask.
-UNKNOWN_WORKSPACE = "shortcut"
 
 log = structlog.get_logger(__name__)
 
@@ -230,26 +228,24 @@ async def engine(
     heart = Heart(database, lease=settings.lease, interval=settings.heartbeat)
     heart.start()
     try:
-        async with database.pool("endings") as endings, _shortcut(settings) as shortcut:
-            me = await _me(settings, shortcut)
-            name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        async with database.pool("endings") as endings, connected(settings) as workspaces:
+            await workspaces.learn()
             workshop = Workshop(
-                worker=name,
+                worker=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}",
                 pool=pool,
                 endings=endings,
                 heart=heart,
                 drafter=_drafter(settings, settings.drafter_command),
                 clarifying=_clarifying(settings),
-                shortcut=shortcut,
+                workspaces=workspaces,
                 bell=bell,
                 limits=_limits(settings),
                 cut_off=shutdown.cut_off,
             )
-            sender = Sender(name=name, pool=pool, shortcut=shortcut) if shortcut else None
             yield Engine(
-                applier=partial(_applier, settings, shortcut, pool, bell, shutdown.stopping, me),
+                applier=partial(_applier, settings, workspaces, pool, bell, shutdown.stopping),
                 workshop=workshop,
-                sender=sender,
+                sender=_sender(workshop.worker, pool, workspaces),
                 bell=bell,
                 stopping=shutdown.stopping,
                 slots=settings.worker_slots if settings.drafter_command else 0,
@@ -259,15 +255,10 @@ async def engine(
         heart.stop()
 
 
-@asynccontextmanager
-async def _shortcut(settings: Settings) -> AsyncIterator[ShortcutClient | None]:
-    if settings.shortcut_api_token is None:
-        log.warning("shortcut.no_token", effect="stories are not read, comments not posted")
-        yield None
-        return
-    token = settings.shortcut_api_token.get_secret_value()
-    async with ShortcutClient(settings.shortcut_api_url, token) as client:
-        yield client
+def _sender(name: str, pool: Pool, workspaces: Workspaces) -> Sender | None:
+    if not (workspaces.apis or workspaces.asking):
+        return None
+    return Sender(name=name, pool=pool, workspaces=workspaces)
 
 
 def _clarifying(settings: Settings) -> Clarifying:
@@ -306,51 +297,32 @@ def _limits(settings: Settings) -> Limits:
 
 async def _applier(
     settings: Settings,
-    shortcut: ShortcutClient | None,
+    workspaces: Workspaces,
     pool: Pool,
     bell: Bell,
     stopping: asyncio.Event,
-    me: Me | None,
 ) -> Applier | None:
     """Waits for the API to say who we are; None when the process is told to stop before.
 
     Without knowing it our own comments would come back as somebody's.
     """
-    while me is None:
+    while workspaces.asking:
         await wait(stopping, seconds=ME_PAUSE_SECONDS)
         if stopping.is_set():
             return None
-        me = await _me(settings, shortcut)
-    return Applier(pool, _rules(settings, me), me.workspace_id, shortcut, bell)
+        await workspaces.learn()
+    return Applier(pool, _rules(settings, workspaces), workspaces, bell)
 
 
-async def _me(settings: Settings, shortcut: ShortcutClient | None) -> Me | None:
-    """Who we are, by the settings, else by the API; None while it is away."""
-    member_id, workspace_id = settings.bot_member_id, settings.shortcut_workspace
-    if shortcut is None:
-        return Me(member_id=member_id, workspace_id=workspace_id or UNKNOWN_WORKSPACE)
-    if member_id and workspace_id:
-        return Me(member_id=member_id, workspace_id=workspace_id)
-    try:
-        said = await shortcut.me()
-    except ShortcutUnavailable as error:
-        log.warning("shortcut.unavailable", error=str(error), waiting_for="who we are")
-        return None
-    except ShortcutError as error:
-        raise DraftgateError(f"the API does not say who we are: {error}") from None
-    return Me(member_id=member_id or said.member_id, workspace_id=workspace_id or said.workspace_id)
-
-
-def _rules(settings: Settings, me: Me) -> Rules:
-    can_ask = settings.shortcut_api_token is not None and settings.clarify_rounds > 0
-    asks = can_ask and bool(settings.clarify_rules or settings.clarifier_command)
+def _rules(settings: Settings, workspaces: Workspaces) -> Rules:
+    asks = settings.clarify_rounds > 0
     return Rules(
         label=settings.trigger_label or None,
         owner=settings.trigger_owner,
         state=settings.trigger_state,
         assigned=settings.trigger_assigned,
         mentioned=settings.trigger_mentioned,
-        bot=me.member_id,
-        clarify=asks,
+        bots=frozenset(workspaces.bots),
+        clarify=asks and bool(settings.clarify_rules or settings.clarifier_command),
         commanders=frozenset(settings.command_members),
     )

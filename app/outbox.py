@@ -13,7 +13,7 @@ from app.db.connect import DATABASE_ERRORS, Pool, take
 from app.errors import ShortcutRefused, ShortcutUnavailable
 from app.model import Owed
 from app.outage import Outage
-from app.shortcut.client import ShortcutClient
+from app.workspaces import Workspaces
 
 #: Longer than every call that one sending makes may take together.
 LEASE = timedelta(seconds=60)
@@ -30,11 +30,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Posts owed comments to the story's API."""
+    """Posts owed comments to the API of the story's workspace."""
 
     name: str
     pool: Pool
-    shortcut: ShortcutClient
+    workspaces: Workspaces
     lease: timedelta = LEASE
     _token: Outage = field(default_factory=lambda: Outage("the Shortcut token"))
 
@@ -73,14 +73,17 @@ class Sender:
 
     async def _post_once(self, owed: Owed, post_by: float) -> int:
         """Posts the comment unless an earlier try did so and could not say it."""
+        api = self.workspaces.api(owed.workspace)
+        if api is None:
+            raise ShortcutRefused("there is no token for its workspace", status=401)
         if owed.attempts > 0:
-            found = await self.shortcut.find_comment(owed.sc_id, owed.key)
+            found = await api.find_comment(owed.sc_id, owed.key)
             if found is not None:
                 return found
         if time.monotonic() > post_by:
             # This process stood still: another sender may be posting, or have posted.
             raise ShortcutUnavailable("it was too late to post")
-        return await self.shortcut.post_comment(owed.sc_id, owed.text, owed.key)
+        return await api.post_comment(owed.sc_id, owed.text, owed.key)
 
     async def _refused(self, owed: Owed, error: ShortcutRefused) -> None:
         if error.status in _OF_THE_TOKEN:

@@ -18,10 +18,9 @@ from app.problems import refuse
 from app.record import Outcome, Recorder
 from app.shortcut import envelope
 from app.shortcut.signature import SIGNATURE_HEADER, verify
+from app.sources import SOURCE
 
 PATH = "/webhooks/shortcut"
-#: The source of what is sent to PATH itself.
-SOURCE = "shortcut"
 _JSON = (b"content-type", b"application/json")
 
 _SAID = {
@@ -56,8 +55,12 @@ class Door:
         self._bodies = bodies
         self._root_path = root_path
         self._proxies = proxies
-        #: Where deliveries may be taken whole.
-        self.urls = {PATH.encode(), f"{root_path}{PATH}".encode()}
+        #: Where deliveries may be taken whole, and whose they are.
+        self.urls = {
+            f"{root}{PATH}{'' if source == SOURCE else f'/{source}'}".encode(): source
+            for root in ("", root_path)
+            for source in secrets
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -97,15 +100,17 @@ class Door:
         delivery, recorded = self._take(source, await self._bodies.read(headers, receive), headers)
         return answer(delivery, await recorded)
 
-    def take_whole(self, body: bytes, headers: Headers) -> tuple[Delivery, Future[Outcome]] | None:
-        """Takes a delivery to PATH that has arrived, without waiting for anything.
+    def take_whole(
+        self, source: str, body: bytes, headers: Headers
+    ) -> tuple[Delivery, Future[Outcome]] | None:
+        """Takes a delivery that has arrived, without waiting for anything.
 
         None where it can't be taken: `__call__` then says why.
         """
         try:
             _check(headers)
-            if self._bodies.allow(body) and SOURCE in self._secrets:
-                return self._take(SOURCE, body, headers)
+            if self._bodies.allow(body):
+                return self._take(source, body, headers)
         except (Rejected, Unrecorded):
             pass
         return None

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
@@ -15,14 +16,18 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    TomlConfigSettingsSource,
 )
+from pydantic_settings import SettingsError as Undecoded
 
 from app.clarify import Rule
 from app.errors import SettingsError
 from app.forwarded import Proxies
+from app.sources import MIN_SECRET_BYTES, SOURCE, Name, Source, in_file, long_enough, split
 
 PREFIX = "DRAFTGATE_"
-MIN_SECRET_BYTES = 16
+#: Beside `.env`; tables for what has parts.
+TOML = "draftgate.toml"
 #: Variables with our prefix that are not settings.
 NO_SETTINGS = frozenset(
     f"{PREFIX}{name}"
@@ -42,7 +47,13 @@ class Settings(BaseSettings):
     """Every setting, its default and its meaning; the README's table is checked against it."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, hide_input_in_errors=True
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        env_file=".env",
+        toml_file=TOML,
+        extra="ignore",
+        frozen=True,
+        hide_input_in_errors=True,
     )
 
     # PostgreSQL
@@ -80,6 +91,10 @@ class Settings(BaseSettings):
     )
     bot_member_id: str | None = Field(
         None, description="Our own member id. Unset: asked from the API at start"
+    )
+    sources: dict[Name, Source] = Field(
+        {},
+        description="Further workspace webhooks, by name: see below",
     )
 
     # What opens a session
@@ -216,13 +231,18 @@ class Settings(BaseSettings):
     @field_validator("shortcut_secrets", mode="before")
     @classmethod
     def _split_secrets(cls, value: Any) -> Any:
-        return _split(value, "a secret is empty") if isinstance(value, str) else value
+        return split(value, "a secret is empty") if isinstance(value, str) else value
 
     @field_validator("shortcut_secrets")
     @classmethod
     def _long_secrets(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
-        if any(len(s.get_secret_value().encode()) < MIN_SECRET_BYTES for s in value):
-            raise ValueError(f"a secret is shorter than {MIN_SECRET_BYTES} bytes")
+        return long_enough(value)
+
+    @field_validator("sources")
+    @classmethod
+    def _other_names(cls, value: dict[str, Source]) -> dict[str, Source]:
+        if SOURCE in value:
+            raise ValueError(f"{SOURCE!r} is the name of the one that DRAFTGATE_SHORTCUT_… sets")
         return value
 
     @field_validator("api_token")
@@ -235,7 +255,7 @@ class Settings(BaseSettings):
     @field_validator("clarify_rules", mode="before")
     @classmethod
     def _split_rules(cls, value: Any) -> Any:
-        return _split(value, "a rule is empty") if isinstance(value, str) else value
+        return split(value, "a rule is empty") if isinstance(value, str) else value
 
     @field_validator("clarifier_command", "drafter_command", mode="before")
     @classmethod
@@ -245,12 +265,12 @@ class Settings(BaseSettings):
     @field_validator("command_members", "drafter_environment", mode="before")
     @classmethod
     def _split_names(cls, value: Any) -> Any:
-        return _split(value, "a name is empty") if isinstance(value, str) else value
+        return split(value, "a name is empty") if isinstance(value, str) else value
 
     @field_validator("trusted_proxies", mode="before")
     @classmethod
     def _split_proxies(cls, value: Any) -> Any:
-        return _split(value, "an address is empty") if isinstance(value, str) else value
+        return split(value, "an address is empty") if isinstance(value, str) else value
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -273,8 +293,26 @@ class Settings(BaseSettings):
         return timedelta(seconds=self.heartbeat_seconds or self.lease_seconds / 3)
 
     @property
-    def secrets(self) -> tuple[bytes, ...]:
-        return tuple(s.get_secret_value().encode() for s in self.shortcut_secrets)
+    def all_sources(self) -> dict[str, Source]:
+        """Every source by its name; the one with settings of its own unless it has none of them."""
+        if self.sources and not (self.shortcut_secrets or self.shortcut_api_token):
+            return dict(self.sources)
+        first = Source.model_construct(
+            secrets=self.shortcut_secrets,
+            workspace=self.shortcut_workspace,
+            api_token=self.shortcut_api_token,
+            bot_member_id=self.bot_member_id,
+        )
+        return {SOURCE: first, **self.sources}
+
+    @property
+    def secrets(self) -> dict[str, tuple[bytes, ...]]:
+        """The secrets of each source that has any: the others take no deliveries."""
+        return {
+            name: tuple(secret.get_secret_value().encode() for secret in source.secrets)
+            for name, source in self.all_sources.items()
+            if source.secrets
+        }
 
     @property
     def proxies(self) -> Proxies:
@@ -289,7 +327,9 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, SecretFiles(settings_cls), dotenv_settings
+        files = SecretFiles(settings_cls)
+        toml = TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, files, dotenv_settings, toml
 
 
 class SecretFiles(PydanticBaseSettingsSource):
@@ -299,9 +339,8 @@ class SecretFiles(PydanticBaseSettingsSource):
         path = os.environ.get(f"{PREFIX}{field_name.upper()}_FILE")
         if not path or not _is_secret(field):
             return None, field_name, False
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-        text = ",".join(lines) if field_name == "shortcut_secrets" else "".join(lines)
-        return text.strip(), field_name, False
+        between = "," if field_name == "shortcut_secrets" else ""
+        return in_file(Path(path), between), field_name, False
 
     def __call__(self) -> dict[str, Any]:
         found = {
@@ -311,24 +350,27 @@ class SecretFiles(PydanticBaseSettingsSource):
         return {name: value for name, value in found.items() if value is not None}
 
 
-def _split(text: str, complaint: str) -> tuple[str, ...]:
-    if not text.strip():
-        return ()
-    parts = tuple(part.strip() for part in text.split(","))
-    if not all(parts):
-        raise ValueError(complaint)
-    return parts
-
-
 def _is_secret(field: Any) -> bool:
     return "SecretStr" in str(field.annotation)
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Our variables by their names in upper case, each with where it stands."""
-    given = dict.fromkeys(dotenv_values(".env"), "the file .env")
+    """Our variables by their names in upper case, each with where it stands.
+
+    Of a part of something, which has `__` in its name, the name of the whole.
+    """
+    given = {f"{PREFIX}{name}": f"the file {TOML}" for name in _toml()}
+    given.update(dict.fromkeys(dotenv_values(".env"), "the file .env"))
     given.update(dict.fromkeys(environ, "the environment"))
-    return {n.upper(): source for n, source in given.items() if n.upper().startswith(PREFIX)}
+    ours = {name.upper(): source for name, source in given.items()}
+    return {n.partition("__")[0]: ours[n] for n in ours if n.startswith(PREFIX)}
+
+
+def _toml() -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(TOML).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # Whoever reads the settings is told.
 
 
 def origins(environ: Mapping[str, str]) -> dict[str, str]:
@@ -367,12 +409,19 @@ def load(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        faults = [
-            f"{PREFIX}{str(fault['loc'][0]).upper()}: {fault['msg']}"
-            if fault["loc"]
-            else fault["msg"]
-            for fault in error.errors(include_url=False, include_context=False, include_input=False)
-        ]
-        raise SettingsError("; ".join(faults)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"a secret's file can't be read: {error}") from None
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        raise SettingsError("; ".join(f"{_where(it['loc'])}{it['msg']}" for it in faults)) from None
+    except Undecoded as error:
+        raise SettingsError(f"{error}: it is not JSON") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{TOML}: {error}") from None
+    except (OSError, ValueError) as error:
+        raise SettingsError(str(error)) from None
+
+
+def _where(loc: tuple[int | str, ...]) -> str:
+    if not loc:
+        return ""
+    depth = 3 if loc[0] == "sources" else 1
+    names = [part.upper() for part in loc[:depth] if isinstance(part, str) and part != "[key]"]
+    return f"{PREFIX}{'__'.join(names)}: "

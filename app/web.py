@@ -106,7 +106,7 @@ def create_app(
         bounded,
         recorder,
         bodies,
-        secrets={"shortcut": settings.secrets},
+        secrets=settings.secrets,
         root_path=settings.root_path,
         proxies=settings.proxies,
     )

@@ -14,13 +14,25 @@ from app.db.gate import Bid, Comment
 from app.decide import Rules
 from app.machine import Phase, Status
 from app.model import Claim, Draft
+from app.shortcut.client import ShortcutClient
 from app.shortcut.envelope import read
+from app.simulator.records import WORKSPACE_ID
 from app.wake import Bell
+from app.workspaces import Workspaces
 from tests import shapes
 
 LEASE = timedelta(seconds=60)
-RULES = Rules(label="patch", bot=shapes.BOT)
+RULES = Rules(label="patch", bots=frozenset({shapes.BOT}))
+#: The workspace of the samples of version 2.
+SAMPLED_ID = "6a1001f4-0000-4000-8000-0000000001f4"
 DRAFT = Draft(summary="Adds the export.", patch="diff --git a/a b/a\n")
+
+
+def here(shortcut: ShortcutClient | None = None, *, workspace: str = "shortcut") -> Workspaces:
+    """One source, for this workspace; its API is that of the simulated and the sampled one, too."""
+    known = (workspace, WORKSPACE_ID, SAMPLED_ID)
+    apis = dict.fromkeys(known, shortcut) if shortcut else {}
+    return Workspaces(homes={"shortcut": workspace}, apis=apis)
 
 
 def bid(worker: str = "worker", *, lease: timedelta = LEASE, token: UUID | None = None) -> Bid:
@@ -101,7 +113,7 @@ class Ladder:
 
 def ladder(database: Database, pool: Pool, conn: Connection) -> Ladder:
     """A ladder on this database."""
-    return Ladder(pool, conn, Applier(pool, RULES, "shortcut", None, Bell(database)))
+    return Ladder(pool, conn, Applier(pool, RULES, here(), Bell(database)))
 
 
 async def _opened(ladder: Ladder, story: int) -> None:

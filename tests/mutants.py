@@ -330,6 +330,13 @@ MUTANTS = (
     ),
     # --- recording and applying
     Mutant(
+        guard="sources whose events wait",
+        file=EVENTS,
+        old="           and source <> all ($2::text[])\n",
+        new="           and $2::text[] is not null\n",
+        tests="tests/test_sources.py wait_alone",
+    ),
+    Mutant(
         guard="ON CONFLICT in the record",
         file=EVENTS,
         old="    on conflict (source, dedupe_key) do nothing\n",

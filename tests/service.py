@@ -111,7 +111,8 @@ async def receiver(
     Whatever it is sent, it answers 5xx only where it says when to come back, and its log has no
     traceback, apart from the events that are `allowed`.
     """
-    settings = Settings(shortcut_secrets=SECRET, _env_file=None, **given)  # type: ignore[arg-type]
+    given = {"shortcut_secrets": SECRET, **given}
+    settings = Settings(_env_file=None, **given)  # type: ignore[arg-type]
     bell = Bell(database)
     recorder = recorder_of(settings, database, bell)
     listener = socket.create_server(("127.0.0.1", 0))

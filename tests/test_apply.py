@@ -20,7 +20,7 @@ from app.simulator.faults import Fault
 from app.simulator.records import AGENT_ID, PEOPLE
 from app.wake import Bell
 from tests import shapes
-from tests.ladder import RULES, Ladder
+from tests.ladder import RULES, Ladder, here
 from tests.locks import blocked, until
 from tests.proxy import proxy_to
 from tests.test_outbox import TOKEN, simulated
@@ -36,7 +36,7 @@ async def outcome(ladder: Ladder):
 
 def reading(ladder: Ladder, shortcut: ShortcutClient) -> Ladder:
     """The same ladder with an API to read from."""
-    return replace(ladder, applier=replace(ladder.applier, shortcut=shortcut))
+    return replace(ladder, applier=replace(ladder.applier, workspaces=here(shortcut)))
 
 
 def nameless(story: int, label: int) -> bytes:
@@ -102,7 +102,7 @@ async def test_without_the_api_a_comment_is_waited_for(ladder, name):
 
     status, reason = await outcome(ladder)
     assert status == "pending"
-    assert reason == "waits for the API: DRAFTGATE_SHORTCUT_API_TOKEN is not set"
+    assert reason == "waits for the API: there is no token for its workspace"
     assert await ladder.conn.fetchval("select next_attempt_at > now() from events")
 
 
@@ -338,7 +338,7 @@ async def test_a_story_is_applied_by_one_worker_at_a_time(ladder, connect, pool,
     said = ladder.applier._interpret(opening, {})
     await ladder.applier._apply(opener, [(opening, said)])
     await ladder.record(shapes.archived(1, minute=2))
-    other = Applier(pool, RULES, "shortcut", None, Bell(database))
+    other = Applier(pool, RULES, here(), Bell(database))
     closing = asyncio.ensure_future(other.tick())
     waits = "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
     await until(lambda: ladder.conn.fetchval(waits))
@@ -354,7 +354,7 @@ async def test_a_worker_that_stands_still_holds_nobody_up(ladder, pool, database
     monkeypatch.setattr("app.db.connect.IDLE_SECONDS", 1)
     await ladder.claimed()
     await ladder.record(shapes.archived(1, minute=2))
-    other = Applier(pool, RULES, "shortcut", None, Bell(database))
+    other = Applier(pool, RULES, here(), Bell(database))
 
     async def stand_still() -> None:
         async with transaction(pool) as conn:
@@ -377,7 +377,7 @@ async def test_what_an_event_refers_to_is_read_from_the_api(ladder):
         body = body.replace(b'"4202"', f'"{story}"'.encode())
         body = body.replace(b'"7103"', f'"{said}"'.encode())
 
-        await with_rules(reading(ladder, shortcut), bot=AGENT_ID).deliver(body)
+        await with_rules(reading(ladder, shortcut), bots=frozenset({AGENT_ID})).deliver(body)
 
     assert (await ladder.session(story))["status"] == "clarified"
     assert "Please draft this." in await ladder.conn.fetchval("select text from conversation")

@@ -19,7 +19,7 @@ from app.shortcut.client import ShortcutClient
 from app.simulator.records import AGENT, PEOPLE
 from app.wake import Bell
 from tests import shapes
-from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment
+from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment, here
 from tests.locks import blocked, until
 from tests.proxy import proxy_to
 from tests.test_lost_replies import ENDINGS, LIMITS, Drafts
@@ -332,7 +332,7 @@ async def test_a_cancelled_expiry_counts_one_crash(bench, ladder, workshop):
 
 async def test_a_cancelled_application_loses_no_event(bench, ladder):
     """An event is applied with all that belongs to it, or is pending still; then it is applied."""
-    applier = Applier(bench.pool, RULES, "shortcut", None, Bell(bench.database))
+    applier = Applier(bench.pool, RULES, here(), Bell(bench.database))
 
     async def arrange() -> Make:
         await ladder.record(
@@ -357,7 +357,7 @@ async def test_a_cancelled_application_loses_no_event(bench, ladder):
 async def test_a_cancelled_sending_posts_one_comment(bench, ladder):
     """Posted or not, said or not: in the end the comment is there once, and the row knows it."""
     async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
-        sender = Sender(name="sender", pool=bench.pool, shortcut=shortcut)
+        sender = Sender(name="sender", pool=bench.pool, workspaces=here(shortcut))
         stories: list[int] = []
 
         async def arrange() -> Make:
@@ -411,7 +411,7 @@ async def workshop(bench: Bench) -> AsyncIterator[Workshop]:
         endings=bench.pool,
         heart=heart,
         drafter=Drafts(),
-        shortcut=None,
+        workspaces=here(),
         bell=Bell(bench.database),
         limits=LIMITS,
         cut_off=asyncio.Event(),

@@ -15,9 +15,10 @@ from app.db.connect import Database
 from app.draft import Clarifying, Workshop
 from app.machine import Phase
 from app.model import Draft, Story
+from app.shortcut.client import ShortcutClient
 from app.wake import Bell
 from tests import shapes
-from tests.ladder import Ladder, bid, comment
+from tests.ladder import Ladder, bid, comment, here
 from tests.test_work import GOOD, LIMITS, PATCH, command
 
 BARE = Story(sc_id=1, title="Make the search faster", description="")
@@ -76,7 +77,8 @@ def test_tasks_are_criteria():
 def asking(ladder: Ladder) -> Ladder:
     """A ladder where a worker looks at a session before it is drafted."""
     rules = replace(ladder.applier.rules, clarify=True)
-    return replace(ladder, applier=replace(ladder.applier, rules=rules))
+    nobody = here(ShortcutClient("http://127.0.0.1:9/api/v3", "a-made-up-token"))
+    return replace(ladder, applier=replace(ladder.applier, rules=rules, workspaces=nobody))
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ async def worker(database: Database, pool, tmp_path) -> AsyncIterator[Workshop]:
         heart=heart,
         drafter=command(GOOD, tmp_path),
         clarifying=BY_RULES,
-        shortcut=None,
+        workspaces=here(),
         bell=Bell(database),
         limits=LIMITS,
         cut_off=asyncio.Event(),

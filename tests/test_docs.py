@@ -17,7 +17,7 @@ DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 
 def shown(default: object) -> str:
     """A default as the table shows it."""
-    if default is None or default == () or default == "":
+    if default in (None, (), "", {}):
         return ""
     if isinstance(default, tuple):
         default = ",".join(default)

@@ -19,7 +19,7 @@ from app.simulator.deliveries_v2 import v2
 from app.simulator.records import AGENT, PEOPLE, STATES, WORKSPACE_ID, Change
 from app.simulator.workspace import Workspace
 from app.wake import Bell
-from tests.ladder import RULES, Ladder
+from tests.ladder import RULES, Ladder, here
 from tests.test_outbox import TOKEN, simulated
 from tests.test_work import GOOD, LIMITS, command
 
@@ -82,7 +82,7 @@ Born = Callable[..., object]
 @pytest.fixture
 async def born(ladder: Ladder, database: Database, pool, tmp_path) -> Born:
     """Begins a life that these versions tell of."""
-    rules = replace(RULES, bot=AGENT.id, clarify=True)
+    rules = replace(RULES, bots=frozenset({AGENT.id}), clarify=True)
 
     @asynccontextmanager
     async def begin(*versions: str, seed: int = 0) -> AsyncIterator[Life]:
@@ -96,14 +96,14 @@ async def born(ladder: Ladder, database: Database, pool, tmp_path) -> Born:
                 heart=heart,
                 drafter=command(GOOD, tmp_path),
                 clarifying=Clarifying(rules=(Rule.DESCRIPTION,), rounds=2),
-                shortcut=shortcut,
+                workspaces=here(shortcut),
                 bell=Bell(database),
                 limits=LIMITS,
                 cut_off=asyncio.Event(),
             )
-            sender = Sender(name="sender", pool=pool, shortcut=shortcut)
+            sender = Sender(name="sender", pool=pool, workspaces=here(shortcut))
             applier = replace(
-                ladder.applier, rules=rules, workspace=WORKSPACE_ID, shortcut=shortcut
+                ladder.applier, rules=rules, workspaces=here(shortcut, workspace=WORKSPACE_ID)
             )
             story = simulation.workspace.create_story(PEOPLE[0], {"name": "Faster search"})
             life = Life(

@@ -23,7 +23,7 @@ from app.shortcut.client import ShortcutClient
 from app.simulator.records import AGENT, PEOPLE
 from app.wake import Bell
 from tests import shapes
-from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment
+from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment, here
 from tests.locks import PATIENCE_SECONDS, until
 from tests.proxy import Catch, Proxy, proxy_to
 from tests.service import receiver
@@ -279,7 +279,7 @@ async def workshop(database: Database, drafter: Drafts, **limits: object):
                 endings=endings,
                 heart=heart,
                 drafter=drafter,
-                shortcut=None,
+                workspaces=here(),
                 bell=Bell(database),
                 limits=limited,
                 cut_off=asyncio.Event(),
@@ -515,7 +515,7 @@ async def test_an_expiry_whose_answer_is_lost_counts_one_crash(ladder, proxy, fa
 async def test_a_commit_whose_answer_is_lost_applies_an_event_once(ladder, proxy, far, far_pool):
     """Facts, moves and the outcome came together; the next look finds nothing pending."""
     await ladder.record(shapes.labelled(1))
-    applier = Applier(far_pool, RULES, "shortcut", None, Bell(far))
+    applier = Applier(far_pool, RULES, here(), Bell(far))
     proxy.lose_reply("COMMIT;")
 
     await lose(applier.tick)
@@ -528,7 +528,7 @@ async def test_a_commit_whose_answer_is_lost_applies_an_event_once(ladder, proxy
 async def test_a_commit_that_never_arrived_applies_an_event_later(ladder, proxy, far, far_pool):
     """Of a transaction that was cut off nothing is left, and the event is still pending."""
     await ladder.record(shapes.labelled(1))
-    applier = Applier(far_pool, RULES, "shortcut", None, Bell(far))
+    applier = Applier(far_pool, RULES, here(), Bell(far))
     proxy.lose_request("COMMIT;")
 
     await lose(applier.tick)
@@ -588,7 +588,7 @@ async def office(ladder: Ladder, pool):
             comments = simulation.workspace.comments.values()
             return sum(comment.author_id == AGENT.id for comment in comments)
 
-        yield Sender(name="sender", pool=pool, shortcut=shortcut), said
+        yield Sender(name="sender", pool=pool, workspaces=here(shortcut)), said
 
 
 @pytest.mark.parametrize("way", ["reply", "request"])

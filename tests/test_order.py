@@ -16,7 +16,7 @@ from app.shortcut.client import ShortcutClient
 from app.simulator.records import PEOPLE
 from app.simulator.workspace import Workspace
 from tests import shapes
-from tests.ladder import DRAFT, Ladder, comment
+from tests.ladder import DRAFT, Ladder, comment, here
 from tests.test_outbox import TOKEN, simulated
 
 STORY = 1
@@ -266,7 +266,7 @@ async def telling(ladder: Ladder) -> AsyncIterator[Telling]:
     """A drafted story whose comments can be read."""
     async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
         story = simulation.workspace.create_story(PEOPLE[0], {"name": "Export"}).id
-        reading = replace(ladder, applier=replace(ladder.applier, shortcut=shortcut))
+        reading = replace(ladder, applier=replace(ladder.applier, workspaces=here(shortcut)))
         await reading.in_status(Status.DRAFTED, story)
         yield Telling(reading, simulation.workspace, story)
 

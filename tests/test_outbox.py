@@ -21,7 +21,7 @@ from app.simulator.records import AGENT, PEOPLE
 from app.simulator.server import create_simulator
 from app.simulator.simulation import Simulation
 from tests import shapes
-from tests.ladder import DRAFT, Ladder, comment
+from tests.ladder import DRAFT, Ladder, comment, here
 from tests.locks import until
 from tests.proxy import proxy_to
 from tests.test_gate import plan_badly
@@ -86,7 +86,7 @@ async def office(ladder, pool) -> AsyncIterator[Office]:
         ShortcutClient(url, TOKEN, deadline_seconds=1) as shortcut,
     ):
         story = simulation.workspace.create_story(PEOPLE[0], {"name": "Export"}).id
-        sender = Sender(name="sender", pool=pool, shortcut=shortcut)
+        sender = Sender(name="sender", pool=pool, workspaces=here(shortcut))
         made = Office(simulation, shortcut, sender, ladder, story)
         await made.owe()
         yield made

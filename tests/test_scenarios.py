@@ -25,7 +25,7 @@ from app.outage import Outage
 from app.shortcut.envelope import read
 from app.wake import Bell
 from tests import shapes
-from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment
+from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment, here
 from tests.locks import blocked, until
 from tests.proxy import Proxy, proxy_to
 from tests.stack import Stack, stack
@@ -414,7 +414,7 @@ async def test_loops_outlive_an_outage(ladder, proxy, database):
     proxy.refuse()
     async with workshop(proxy.through(database), Drafts()) as worker:
         bell, stopping = worker.bell, asyncio.Event()
-        applier = Applier(worker.pool, RULES, "shortcut", None, bell)
+        applier = Applier(worker.pool, RULES, here(), bell)
         engine = Engine(
             applier=lambda: asyncio.sleep(0, applier),
             workshop=worker,
@@ -572,7 +572,7 @@ class Field:
             await self.ladder.record(shapes.archived(number, minute=30 + number))
 
     async def apply(self) -> None:
-        applier = Applier(self.pool, RULES, "shortcut", None, Bell(self.database))
+        applier = Applier(self.pool, RULES, here(), Bell(self.database))
         await applier.tick()
 
     async def apply_backwards(self) -> None:

@@ -17,6 +17,7 @@ from app.draft import Limits, Workshop
 from app.drafters.command import CommandDrafter
 from app.wake import Bell
 from tests import shapes
+from tests.ladder import here
 from tests.locks import until
 
 PATCH = """\
@@ -69,7 +70,7 @@ async def workshop(database: Database, pool, tmp_path) -> AsyncIterator[Callable
             endings=pool,
             heart=heart,
             drafter=drafter,
-            shortcut=None,
+            workspaces=here(),
             bell=Bell(database),
             limits=limits,
             cut_off=asyncio.Event(),
@@ -298,7 +299,7 @@ class BreaksToo:
 async def test_the_clarify_phase_has_a_last_attempt_too(ladder, workshop):
     """What breaks us each time ends as failed, and the story is told."""
     await ladder.deliver(shapes.labelled(1, name=""))
-    worker = replace(workshop(GOOD), shortcut=BreaksToo())
+    worker = replace(workshop(GOOD), workspaces=here(BreaksToo()))
 
     for _ in range(LIMITS.max_attempts):
         await ladder.due()

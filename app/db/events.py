@@ -15,6 +15,7 @@ class PendingEvent:
     """A recorded event that has not been interpreted yet."""
 
     id: int
+    source: str
     dedupe_key: UUID
     kind: str
     body: bytes
@@ -73,18 +74,23 @@ async def record(conn: Connection, batch: Sequence[Delivery]) -> set[tuple[str, 
     return {(row["source"], row["dedupe_key"]) for row in rows}
 
 
-async def take(conn: Connection, *, limit: int) -> list[PendingEvent]:
-    """Locks the next events to apply until the transaction ends; others skip them."""
+async def take(conn: Connection, *, limit: int, without: Sequence[str] = ()) -> list[PendingEvent]:
+    """Locks the next events to apply until the transaction ends; others skip them.
+
+    `without` names sources whose events have to wait.
+    """
     rows = await conn.fetch(
         """
-        select id, dedupe_key, kind, body, occurred_at, received_at, attempts
+        select id, source, dedupe_key, kind, body, occurred_at, received_at, attempts
           from events
          where status = 'pending' and not to_read and next_attempt_at <= app_now()
+           and source <> all ($2::text[])
          order by next_attempt_at, id
          limit $1
            for update skip locked
         """,
         limit,
+        without,
     )
     return [PendingEvent(**row) for row in rows]
 
@@ -112,7 +118,7 @@ async def take_to_read(conn: Connection, *, lease: timedelta) -> PendingEvent | 
            set next_attempt_at = app_clock() + $1
           from next
          where e.id = next.id
-        returning e.id, dedupe_key, kind, body, occurred_at, received_at, attempts
+        returning e.id, source, dedupe_key, kind, body, occurred_at, received_at, attempts
         """,
         lease,
     )
