@@ -46,7 +46,7 @@ class Engine:
             *[self.workshop.draft_tick] * self.slots,
         ]
         if self.sender is not None:
-            ticks += [self.sender.tick, self.sender.expire_tick]
+            ticks += [self.sender.tick, self.sender.expire_tick, self.sender.tell_tick]
         async with asyncio.TaskGroup() as loops:
             for tick in ticks:
                 loops.create_task(self._loop(tick))

@@ -29,7 +29,7 @@ from app.errors import DraftgateError, SettingsError
 from app.in_force import in_force
 from app.live import Live
 from app.migrate import require_latest
-from app.outbox import Sender
+from app.outbox import Sender, tellings
 from app.record import DATABASE_SHARE, Recorder
 from app.settings import Settings
 from app.spool import Spool, require_directory
@@ -245,7 +245,7 @@ async def engine(
             yield Engine(
                 applier=partial(_applier, settings, workspaces, pool, bell, shutdown.stopping),
                 workshop=workshop,
-                sender=_sender(workshop.worker, pool, workspaces),
+                sender=_sender(settings, workshop.worker, pool, workspaces),
                 bell=bell,
                 stopping=shutdown.stopping,
                 slots=settings.worker_slots if settings.drafter_command else 0,
@@ -255,10 +255,11 @@ async def engine(
         heart.stop()
 
 
-def _sender(name: str, pool: Pool, workspaces: Workspaces) -> Sender | None:
+def _sender(settings: Settings, name: str, pool: Pool, workspaces: Workspaces) -> Sender | None:
     if not (workspaces.apis or workspaces.asking):
         return None
-    return Sender(name=name, pool=pool, workspaces=workspaces)
+    told = tellings(settings.drafted_label, settings.drafted_state)
+    return Sender(name=name, pool=pool, workspaces=workspaces, tellings=told)
 
 
 def _clarifying(settings: Settings) -> Clarifying:

@@ -289,19 +289,46 @@ class OwedStatus(StrEnum):
     FAILED = "failed"
 
 
+class Rewritten(StrEnum):
+    """What a story is told in one row of the outbox, whose newest text counts."""
+
+    #: The comment that says where its session stands.
+    STANDING = "standing"
+    #: Its labels and its workflow state, which follow its session.
+    MARKS = "marks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What is changed about a story itself; everything else on it is left alone.
+
+    Attributes:
+        state: a workflow state, by name or id.
+    """
+
+    labels_add: tuple[str, ...] = ()
+    labels_remove: tuple[str, ...] = ()
+    state: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owed:
-    """One comment that is owed to a story, claimed by a sender.
+    """What is owed to a story, claimed by a sender: a comment, or a change of the story.
 
     Attributes:
         key: the stable marker, sent as the comment's `external_id`; at most 128 characters.
+        edition: which text this is; it grows when the row is rewritten.
+        comment_id: the comment that has said an earlier edition.
         attempts: sends tried before this one; more than 0 means look for the marker first.
     """
 
     id: int
     generation: int
     key: str
+    kind: str
     workspace: str
     sc_id: int
     text: str
+    edition: int
+    comment_id: int | None
     attempts: int

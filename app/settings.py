@@ -108,6 +108,16 @@ class Settings(BaseSettings):
     trigger_assigned: bool = Field(True, description="Open when the agent is assigned (v2)")
     trigger_mentioned: bool = Field(True, description="Open when the agent is mentioned (v2)")
 
+    # What shows on a story
+    drafted_label: str | None = Field(
+        None, description="Label that a story has as long as there is a draft. Unset: none"
+    )
+    drafted_state: str | None = Field(
+        None,
+        description="Workflow state, by name or id, that a story is moved to with each draft."
+        " Unset: not moved",
+    )
+
     # Who may say what
     command_members: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Ids of the members whose commands count, comma separated; empty: all"
@@ -220,6 +230,8 @@ class Settings(BaseSettings):
         "bot_member_id",
         "trigger_owner",
         "trigger_state",
+        "drafted_label",
+        "drafted_state",
         "repository",
         "spool_dir",
         mode="before",
@@ -282,6 +294,15 @@ class Settings(BaseSettings):
     def _heartbeat_within_a_third(self) -> Self:
         if self.heartbeat_seconds is not None and self.heartbeat_seconds > self.lease_seconds / 3:
             raise ValueError("heartbeat_seconds is more than a third of lease_seconds")
+        return self
+
+    @model_validator(mode="after")
+    def _marks_open_nothing(self) -> Self:
+        label, state = self.drafted_label, self.drafted_state
+        if label is not None and label.casefold() == self.trigger_label.casefold():
+            raise ValueError("drafted_label is trigger_label")
+        if state is not None and state == self.trigger_state:
+            raise ValueError("drafted_state is trigger_state")
         return self
 
     @property

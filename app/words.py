@@ -46,13 +46,18 @@ def questions(asked: Sequence[str]) -> str:
 STATUS: Mapping[Status, str] = {
     Status.OPENED: "Waiting to be looked at.",
     Status.ASKING: "Being looked at for what to ask.",
-    Status.CLARIFYING: "Waiting for an answer to the questions above; `/draft` goes on without.",
+    Status.CLARIFYING: "Waiting for an answer to my questions; `/draft` goes on without.",
     Status.CLARIFIED: "Waiting to be drafted.",
     Status.DRAFTING: "Being drafted; `/stop` ends that.",
-    Status.DRAFTED: "A draft is above; `/revise` and what is to be different makes another.",
+    Status.DRAFTED: "A draft is there; `/revise` and what is to be different makes another.",
     Status.FAILED: "Given up; `/retry` tries again.",
     Status.CLOSED: "Closed; what opened it opens it again.",
 }
+
+
+def standing(status: Status) -> str:
+    """The one comment of a story that is rewritten whenever its session has moved."""
+    return f"**Where this stands**\n\n{STATUS[status]}\n\n*This comment is kept up to date.*"
 
 
 def answer(kind: Answer, status: Status, reason: str) -> str:

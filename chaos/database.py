@@ -51,7 +51,9 @@ async def unrest(conn: Connection) -> Unrest:
                (select count(*) from patch_sessions where status in ('opened', 'clarified'))
                    as ready,
                (select count(*) from patch_sessions where claim_token is not null) as owned,
-               (select count(*) from outbox where status = 'pending') as owed,
+               (select count(*) from outbox where status = 'pending')
+                   + (select count(*) from patch_sessions
+                       where status is distinct from told_status) as owed,
                (select count(*) from outbox where status = 'sending') as sending
         """
     )

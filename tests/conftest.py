@@ -17,6 +17,7 @@ from app.embedded import postgres
 from app.migrate import migrate
 from tests.ladder import Ladder
 from tests.ladder import ladder as make_ladder
+from tests.office import Office, office_of
 from tests.pgbouncer import Pooler, pgbouncer, through
 
 #: Tests want speed and lose nothing by a crash of the machine.
@@ -179,3 +180,10 @@ def require_tool() -> Callable[[str], str]:
 def ladder(database: Database, pool: Pool, conn: Connection) -> Ladder:
     """Brings sessions to where a test begins."""
     return make_ladder(database, pool, conn)
+
+
+@pytest.fixture
+async def office(ladder: Ladder, pool: Pool) -> AsyncIterator[Office]:
+    """A sender with a draft that is owed to a story that exists."""
+    async with office_of(ladder, pool) as made:
+        yield made

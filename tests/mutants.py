@@ -708,15 +708,15 @@ MUTANTS = (
     Mutant(
         guard="our own marker is looked for",
         file="app/outbox.py",
-        old="        if owed.attempts > 0:",
-        new="        if owed.attempts < 0:",
+        old="found is None and owed.attempts > 0:",
+        new="found is None and owed.attempts < 0:",
         tests="tests/test_outbox.py without_an_answer or died",
     ),
     Mutant(
         guard="no posting by a sender that stood still",
         file="app/outbox.py",
-        old="        if time.monotonic() > post_by:",
-        new="        if post_by < 0:",
+        old="    if time.monotonic() > post_by:",
+        new="    if post_by < 0:",
         tests="tests/test_outbox.py stood_still",
     ),
     Mutant(
@@ -812,6 +812,63 @@ MUTANTS = (
         old="where status = 'sending' and claim_expires_at <= app_now()",
         new="where status = 'sending'",
         tests="tests/test_outbox.py live_sender",
+    ),
+    # --- what is rewritten in place
+    Mutant(
+        guard="edition when a row is sent",
+        file=OUTBOX,
+        old="status = case when edition = $3 then 'sent' else 'pending' end",
+        new="status = 'sent'",
+        tests="tests/test_standing.py while_it_is_sent",
+    ),
+    Mutant(
+        guard="edition grows with the text",
+        file=OUTBOX,
+        old="set text = excluded.text, edition = old.edition + 1, sent_at = null,",
+        new="set text = excluded.text, sent_at = null,",
+        tests="tests/test_standing.py while_it_is_sent",
+    ),
+    Mutant(
+        guard="a row that is being sent is not taken from its sender",
+        file=OUTBOX,
+        old="status = case old.status when 'sending' then 'sending' else 'pending' end,",
+        new="status = 'pending', claimed_by = null, claim_expires_at = null,",
+        tests="tests/test_standing.py while_it_is_sent",
+    ),
+    Mutant(
+        guard="quiet time",
+        file=OUTBOX,
+        old="and updated_at <= app_now() - $1::interval",
+        new="and $1::interval is not null",
+        tests="tests/test_standing.py stands_still",
+    ),
+    Mutant(
+        guard="what was told is remembered",
+        file=OUTBOX,
+        old="where status is distinct from told_status and",
+        new="where",
+        tests="tests/test_standing.py stands_still",
+    ),
+    Mutant(
+        guard="only workspaces that can be told",
+        file=OUTBOX,
+        old="and workspace = any($7::text[])",
+        new="and $7::text[] is not null",
+        tests="tests/test_standing.py can_not_be_told",
+    ),
+    Mutant(
+        guard="SKIP LOCKED when telling",
+        file=OUTBOX,
+        old="             limit $2\n               for update skip locked\n        ), told as",
+        new="             limit $2\n               for update\n        ), told as",
+        tests="tests/test_standing.py two_tellers",
+    ),
+    Mutant(
+        guard="nothing is taken back that was not given",
+        file=OUTBOX,
+        old="where first or exists",
+        new="where true or exists",
+        tests="tests/test_standing.py without_a_draft",
     ),
     # --- the operator
     Mutant(

@@ -12,12 +12,14 @@ from pathlib import Path
 from app.cli.simulate import serve_app
 from app.cli.trial import SAMPLE_DRAFTER, Trial, listen
 from app.db.connect import Database
+from app.model import Rewritten
 from app.processes import Child, argv
 from app.send import Report, send
 from app.simulator.records import AGENT
 from app.simulator.server import create_simulator
 from app.simulator.simulation import Simulation
 
+STANDING = f"draftgate:{Rewritten.STANDING}:"
 DEPLOY = Path(__file__).parent.parent / "deploy"
 
 
@@ -120,9 +122,9 @@ class Stack:
         return await send(url, [body], secret=secret, repeat=copies, concurrency=concurrency)
 
     def comments(self) -> list[str]:
-        """What the bot has said on stories."""
-        comments = self.simulation.workspace.comments.values()
-        return [comment.text for comment in comments if comment.author_id == AGENT.id]
+        """What the bot has said on stories, without where they stand."""
+        ours = (c for c in self.simulation.workspace.comments.values() if c.author_id == AGENT.id)
+        return [it.text for it in ours if not (it.external_id or "").startswith(STANDING)]
 
     def log(self) -> str:
         """What the processes have logged so far."""

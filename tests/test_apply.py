@@ -22,8 +22,8 @@ from app.wake import Bell
 from tests import shapes
 from tests.ladder import RULES, Ladder, here
 from tests.locks import blocked, until
+from tests.office import TOKEN, simulated
 from tests.proxy import proxy_to
-from tests.test_outbox import TOKEN, simulated
 
 SAMPLES = Path(__file__).parent / "samples" / "deliveries"
 

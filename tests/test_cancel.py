@@ -21,10 +21,10 @@ from app.wake import Bell
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment, here
 from tests.locks import blocked, until
+from tests.office import TOKEN, simulated
 from tests.proxy import proxy_to
 from tests.test_lost_replies import ENDINGS, LIMITS, Drafts
 from tests.test_order import start_over
-from tests.test_outbox import TOKEN, simulated
 
 #: More suspensions than anything here has; a coroutine that never ends is a failure.
 MOST = 500

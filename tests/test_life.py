@@ -20,7 +20,7 @@ from app.simulator.records import AGENT, PEOPLE, STATES, WORKSPACE_ID, Change
 from app.simulator.workspace import Workspace
 from app.wake import Bell
 from tests.ladder import RULES, Ladder, here
-from tests.test_outbox import TOKEN, simulated
+from tests.office import TOKEN, simulated
 from tests.test_work import GOOD, LIMITS, command
 
 COPIES = 5

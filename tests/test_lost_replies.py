@@ -25,9 +25,9 @@ from app.wake import Bell
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment, here
 from tests.locks import PATIENCE_SECONDS, until
+from tests.office import TOKEN, simulated
 from tests.proxy import Catch, Proxy, proxy_to
 from tests.service import receiver
-from tests.test_outbox import TOKEN, simulated
 
 CLAIM = "status = 'drafting', prior_status"
 SHORT = timedelta(seconds=3)

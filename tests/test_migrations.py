@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -11,12 +12,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.db import look
+from app.db import look, outbox
 from app.errors import SchemaError
 from app.migrate import LATEST, LOCK, MIGRATIONS, migrate, require_latest
+from app.outbox import tellings
 from tests.conftest import with_name
 from tests.locks import until
 
+NO_TIME = timedelta(0)
 MIGRATE = "import asyncio, sys; from app.migrate import migrate; asyncio.run(migrate(sys.argv[1]))"
 
 
@@ -104,6 +107,25 @@ async def test_sessions_of_before_are_found_by_their_words(empty):
 
     found = await look.sessions(conn, words="INVOICES")
     assert [row["sc_id"] for row in found.rows] == [2]
+    await conn.close()
+
+
+async def test_sessions_of_before_are_not_told_of(empty):
+    """Where a session stood before its story was told of it at all is no news."""
+    await migrate_to("0002", empty)
+    conn = await asyncpg.connect(empty)
+    await conn.execute(
+        "insert into patch_sessions (workspace, sc_id, status, decided_at, heard_at)"
+        " values ('w', 1, 'drafted', now(), now())"
+    )
+    await conn.execute("insert into outbox (session_id, key, kind, text) values (1, 'k', 'x', 'y')")
+
+    await migrate(empty)
+
+    assert not await outbox.tell(conn, tellings(), workspaces=["w"], quiet=NO_TIME)
+    await conn.execute("update patch_sessions set status = 'clarified'")
+    assert await outbox.tell(conn, tellings(), workspaces=["w"], quiet=NO_TIME) == 1
+    assert await conn.fetchval("select edition from outbox where key = 'k'") == 1
     await conn.close()
 
 

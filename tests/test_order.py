@@ -17,7 +17,7 @@ from app.simulator.records import PEOPLE
 from app.simulator.workspace import Workspace
 from tests import shapes
 from tests.ladder import DRAFT, Ladder, comment, here
-from tests.test_outbox import TOKEN, simulated
+from tests.office import TOKEN, simulated
 
 STORY = 1
 

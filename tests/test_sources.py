@@ -18,9 +18,8 @@ from app.sources import Source
 from app.workspaces import Workspaces, connected
 from tests import shapes
 from tests.ladder import here
+from tests.office import TOKEN, simulated
 from tests.service import SECRET, receiver
-from tests.test_outbox import TOKEN, simulated
-from tests.test_outbox import office as office  # a fixture
 
 ACME, BRAVO = "a secret of acme's alone", "a secret of bravo's alone"
 TWO = {"acme": {"secrets": ACME}, "bravo": {"secrets": BRAVO}}

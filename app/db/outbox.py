@@ -1,10 +1,26 @@
 """The outbox: comments that are owed, claimed by a sender the way sessions are by a worker."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from app.db.connect import Connection
+from app.machine import Status
 from app.model import Owed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """What a story is told when its session has come to a status, in place of what it was told.
+
+    Attributes:
+        first: whether it is told where nothing of its kind was told before.
+    """
+
+    kind: str
+    status: Status
+    text: str
+    first: bool = True
 
 
 async def claim(conn: Connection, *, sender: str, lease: timedelta) -> Owed | None:
@@ -25,8 +41,8 @@ async def claim(conn: Connection, *, sender: str, lease: timedelta) -> Owed | No
              where outbox.id = next.id
             returning outbox.*
         )
-        select claimed.id, claimed.claim_generation as generation, key, workspace, sc_id, text,
-               claimed.attempts - 1 as attempts
+        select claimed.id, claimed.claim_generation as generation, key, kind, workspace, sc_id,
+               text, edition, comment_id, claimed.attempts - 1 as attempts
           from claimed join patch_sessions as session on session.id = claimed.session_id
         """,
         sender,
@@ -68,20 +84,83 @@ async def take_back(conn: Connection, session_id: int) -> None:
     )
 
 
-async def sent(conn: Connection, owed: Owed, *, comment_id: int) -> bool:
-    """sending -> sent; False if another sender has taken it since."""
+async def tell(
+    conn: Connection,
+    tellings: Sequence[Telling],
+    *,
+    workspaces: Sequence[str],
+    quiet: timedelta,
+    limit: int = 100,
+) -> int:
+    """Owes the stories of sessions that stand still since they moved what is told of their status.
+
+    One row per session and kind, rewritten: what was not sent yet is never sent. One that is being
+    sent stays so, and its sender will see that it has sent an older edition. Gives how many
+    sessions there were.
+    """
+    count: int = await conn.fetchval(
+        """
+        with moved as materialized (
+            select id, status from patch_sessions
+             where status is distinct from told_status and updated_at <= app_now() - $1::interval
+               and workspace = any($7::text[])
+             order by updated_at, id
+             limit $2
+               for update skip locked
+        ), told as (
+            update patch_sessions as session set told_status = moved.status
+              from moved
+             where session.id = moved.id
+        ), owed as (
+            insert into outbox as old (session_id, key, kind, text)
+            select moved.id, concat_ws(':', 'draftgate', kind, gen_random_uuid()), kind, text
+              from moved
+              join unnest($3::text[], $4::text[], $5::text[], $6::boolean[])
+                   as telling (kind, status, text, first) using (status)
+             where first or exists (select from outbox
+                                     where session_id = moved.id and outbox.kind = telling.kind)
+            on conflict (session_id, kind) where kind in ('standing', 'marks') do update
+               set text = excluded.text, edition = old.edition + 1, sent_at = null,
+                   status = case old.status when 'sending' then 'sending' else 'pending' end,
+                   attempts = case when old.status in ('sent', 'failed')
+                                   then least(old.attempts, 1) else old.attempts end,
+                   next_attempt_at = case when old.status in ('sent', 'failed')
+                                          then app_clock() else old.next_attempt_at end
+             where old.text <> excluded.text or old.status = 'failed'
+        )
+        select count(*) from moved
+        """,
+        quiet,
+        limit,
+        [it.kind for it in tellings],
+        [it.status for it in tellings],
+        [it.text for it in tellings],
+        [it.first for it in tellings],
+        workspaces,
+    )
+    return count
+
+
+async def sent(
+    conn: Connection, owed: Owed, *, comment_id: int | None, note: str | None = None
+) -> bool:
+    """sending -> sent, or pending where it was rewritten since; False if another has taken it."""
     return (
         await conn.fetchval(
             """
             update outbox
-               set status = 'sent', claimed_by = null, claim_expires_at = null,
-                   comment_id = $3, sent_at = app_clock(), last_error = null
+               set status = case when edition = $3 then 'sent' else 'pending' end,
+                   sent_at = case when edition = $3 then app_clock() end,
+                   attempts = case when edition = $3 then attempts else 0 end,
+                   claimed_by = null, claim_expires_at = null, comment_id = $4, last_error = $5
              where id = $1 and claim_generation = $2 and status = 'sending'
             returning id
             """,
             owed.id,
             owed.generation,
+            owed.edition,
             comment_id,
+            note,
         )
         is not None
     )

@@ -16,7 +16,7 @@ import httpx
 from pydantic import SecretStr
 
 from app.errors import SettingsError, ShortcutRefused, ShortcutUnavailable
-from app.model import Story
+from app.model import Marks, Story
 from app.shortcut.values import clean, link, mapping, mappings, number, text
 
 #: What one call may take from its first byte to its last, in seconds.
@@ -145,6 +145,38 @@ class ShortcutClient:
             comment["parent_id"] = parent_id
         answer = await self._ask("POST", f"/stories/{sc_id}/comments", comment)
         return _comment_id(mapping(answer), uncertain=True)
+
+    async def edit_comment(self, sc_id: int, comment_id: int, text: str) -> None:
+        """Gives a comment of ours another text; one that is gone is a ShortcutRefused, 404."""
+        path = f"/stories/{sc_id}/comments/{comment_id}"
+        await self._ask("PUT", path, {"text": sendable(text)})
+
+    async def mark(self, sc_id: int, marks: Marks) -> None:
+        """Changes what the marks name and leaves all else on the story as it is.
+
+        Raises ShortcutRefused with status 422 where the story's workflow has no such state.
+        """
+        change: dict[str, object] = {"story_ids": [sc_id]}
+        if marks.labels_add:
+            change["labels_add"] = [{"name": name} for name in marks.labels_add]
+        if marks.labels_remove:
+            change["labels_remove"] = [{"name": name} for name in marks.labels_remove]
+        if marks.state is not None:
+            change["workflow_state_id"] = await self._state_id(sc_id, marks.state)
+        await self._ask("PUT", "/stories/bulk", change)
+
+    async def _state_id(self, sc_id: int, state: str) -> int:
+        """The id of the state, by its name or id, in the story's own workflow."""
+        story = mapping(await self._ask("GET", f"/stories/{sc_id}"))
+        for workflow in _rows(await self._ask("GET", "/workflows"), "workflows"):
+            if workflow.get("id") != story.get("workflow_id"):
+                continue
+            for row in mappings(workflow.get("states")):
+                found = number(row.get("id"))
+                if found is not None and state in (str(found), row.get("name")):
+                    return found
+        problem = f"the workflow of sc-{sc_id} has no state {state!r}"
+        raise ShortcutRefused(problem, status=HTTPStatus.UNPROCESSABLE_ENTITY)
 
     async def me(self) -> Me:
         """Whose token this is."""
