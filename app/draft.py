@@ -220,9 +220,9 @@ class Workshop:
         match how:
             case End.LOST:
                 # It may be ours still: then nobody has to wait for the lease, or count a crash.
-                error = "the database could not be reached in time"
-                release = self._release(claim, error, failed=False)
-                return partial(_give_back, claim=claim, release=release)
+                return self._release(
+                    claim, "the database could not be reached in time", failed=False
+                )
             case End.OVER:
                 return self._failed(claim, "it took longer than a phase may")
             case End.CUT_OFF:
@@ -240,6 +240,8 @@ class Workshop:
             try:
                 async with take(self.endings) as conn:
                     done = await ending(conn)
+                    if not done:
+                        await gate.confirm_stopped(conn, claim)
                 log.info("claim.ended" if done else "claim.lost_at_the_end")
                 return
             except DATABASE_ERRORS as error:
@@ -333,14 +335,6 @@ class Workshop:
         if story.archived or story.completed:
             raise _StoryGone("the story is archived" if story.archived else "the story is done")
         return story
-
-
-async def _give_back(conn: Connection, claim: Claim, release: Ending) -> bool:
-    """Releases the claim if it isn't lost; if it is, tells that its work has come to an end."""
-    if await release(conn):
-        return True
-    await gate.confirm_stopped(conn, claim)
-    return False
 
 
 async def _hand_back(conn: Connection, claim: Claim, draft: Draft) -> bool:

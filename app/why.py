@@ -87,6 +87,9 @@ def of_session(session: Mapping[str, Any], last_reason: str | None) -> tuple[str
 
 
 def _waiting(session: Mapping[str, Any]) -> str:
+    if session["stopping_until"]:
+        until = _time(session["stopping_until"])
+        return f"Its last worker is ending its work; the next may begin then, or at {until}."
     if session["last_error"]:
         next_at = _time(session["next_attempt_at"])
         return f"It is tried again at {next_at}; the last error was: {session['last_error']}"

@@ -166,11 +166,9 @@ def _runs(history: History) -> Found:
 
 
 def _overlaps(history: History) -> Found:
-    """Of two runs at a time, the older one had lost its claim in a way that nothing can help."""
-    entries = _by_session(history.timeline)
+    """Of two runs at a time, the older one's worker stood still, which nothing can help."""
     for older, newer in overlaps(history):
-        told = entries[older.session]
-        if not _was_frozen(history, older) and not _was_withdrawn(history, told, older):
+        if not _was_frozen(history, older):
             seconds = (older.ended_at or 0) - newer.started_at
             detail = f"session {older.session}: generation {older.generation} ran {seconds:.3f} s"
             yield "two runs at a time", f"{detail} into generation {newer.generation}"
@@ -196,16 +194,6 @@ def _was_frozen(history: History, run: Run) -> bool:
         and (run.ended_at or 0) <= frozen.until + patience
         for frozen in history.frozen
     )
-
-
-def _was_withdrawn(history: History, told: Sequence[Entry], run: Run) -> bool:
-    """The story took the claim away, and the next beat ended the run."""
-    timing = history.timing
-    patience = timing.heartbeat + timing.poll + timing.allowance
-    taken = next((entry for entry in told if entry.generation > run.generation), None)
-    if taken is None or taken.move not in ("close", "clear"):
-        return False
-    return (run.ended_at or 0) <= taken.at + patience
 
 
 def _comments(history: History) -> Found:

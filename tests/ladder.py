@@ -100,6 +100,14 @@ class Ladder:
             story,
         )
 
+    async def stop_waiting(self, story: int = 1) -> None:
+        """Whoever lost the story's claim must have ended its work, as if its lease had passed."""
+        await self.conn.execute(
+            "update patch_sessions set stopping_until = now() - interval '1 second'"
+            " where stopping_until is not null and sc_id = $1",
+            story,
+        )
+
     async def due(self, story: int = 1) -> None:
         """The story's backoff is over, as if its time had passed."""
         await self.conn.execute(

@@ -21,13 +21,15 @@ from tests.conftest import FAST
 ROOT = Path(__file__).parent.parent
 COPIED = ("app", "migrations", "tests", "pyproject.toml")
 AT_A_TIME = 2
-LONGEST_SECONDS = 180
-#: pytest's exit code when a test failed; any other is no proof.
+LONGEST_SECONDS = 900
+#: pytest's exit code when a test failed; any other is no proof, nor is a test that hangs.
 RED = 1
+HUNG = -1
 
 GATE, SESSIONS, EVENTS = "app/db/gate.py", "app/db/sessions.py", "app/db/events.py"
 OPERATE, RETENTION = "tests/test_operate.py", "app/db/retention.py"
 OUTBOX, CLAIMS, DRAFT = "app/db/outbox.py", "app/claims.py", "app/draft.py"
+STOPPING = "           and (stopping_until is null or stopping_until <= app_now())\n"
 BEAT_FENCE = "where id = $1 and claim_generation = $2 and status in ('asking', 'drafting')"
 
 
@@ -139,6 +141,102 @@ MUTANTS = (
         tests="tests/test_gate.py generation_of_its_own or reassigned",
     ),
     Mutant(
+        guard="a session that was taken waits: a known row",
+        file=GATE,
+        old=STOPPING,
+        new="",
+        tests="tests/test_gate.py until_its_worker",
+    ),
+    Mutant(
+        guard="a session that was taken waits: the pull",
+        file=GATE,
+        old=STOPPING,
+        new="",
+        nth=2,
+        tests="tests/test_gate.py until_its_worker",
+    ),
+    Mutant(
+        guard="a session that was taken waits no longer than its lease: a known row",
+        file=GATE,
+        old=STOPPING,
+        new="           and stopping_until is null\n",
+        tests="tests/test_gate.py than_its_lease",
+    ),
+    Mutant(
+        guard="a session that was taken waits no longer than its lease: the pull",
+        file=GATE,
+        old=STOPPING,
+        new="           and stopping_until is null\n",
+        nth=2,
+        tests="tests/test_gate.py than_its_lease",
+    ),
+    Mutant(
+        guard="only who was stopped last is waited for",
+        file=GATE,
+        old="where id = $1 and stopping_generation = $2",
+        new="where id = $1 and $2::bigint > 0 and stopping_generation is not null",
+        tests="tests/test_gate.py stopped_last",
+    ),
+    Mutant(
+        guard="that work has stopped is told once",
+        file=GATE,
+        old="where id = $1 and stopping_generation = $2",
+        new="where id = $1 and $2::bigint > 0",
+        tests="tests/test_gate.py told_once or ended_itself",
+    ),
+    Mutant(
+        guard="an expiry says whose claim it took",
+        file=GATE,
+        old="                   stopping_generation = claim_generation,"
+        " stopping_until = claim_expires_at,\n",
+        new="",
+        tests="tests/test_gate.py wakes_late",
+    ),
+    Mutant(
+        guard="a story's close waits for the worker",
+        file=SESSIONS,
+        old="               stopping_generation = claim_generation,"
+        " stopping_until = claim_expires_at,\n               updated_at",
+        new="               updated_at",
+        tests="tests/test_gate.py until_its_worker",
+    ),
+    Mutant(
+        guard="an operator's taking away waits for the worker",
+        file=SESSIONS,
+        old="                       stopping_generation = claim_generation,"
+        " stopping_until = claim_expires_at,\n",
+        new="",
+        tests="tests/test_gate.py until_its_worker",
+    ),
+    Mutant(
+        guard="an operator's close waits for the worker",
+        file=SESSIONS,
+        old="                       stopping_until = coalesce(claim_expires_at, stopping_until),\n",
+        new="                       stopping_until = stopping_until,\n",
+        tests="tests/test_gate.py until_its_worker",
+    ),
+    Mutant(
+        guard="a second close waits for the worker still",
+        file=SESSIONS,
+        old="coalesce(claim_expires_at, stopping_until)",
+        new="coalesce(claim_expires_at, app_clock())",
+        tests="tests/test_gate.py until_its_worker",
+    ),
+    Mutant(
+        guard="a second close knows the worker still",
+        file=SESSIONS,
+        old="stopping_generation = case when status in ('asking', 'drafting')\n",
+        new="stopping_generation = case when claim_generation > 0\n",
+        tests="tests/test_gate.py until_its_worker",
+    ),
+    Mutant(
+        guard="a worker whose claim was taken says that its work has ended",
+        file=DRAFT,
+        old="                    if not done:\n",
+        new="                    if done is None:\n",
+        tests="tests/test_work.py lost_its_claim_has_ended or lets_others_begin",
+    ),
+    Mutant(
         guard="one session per token",
         file="migrations/versions/0001_init.py",
         old="create unique index one_session_per_claim_token",
@@ -177,8 +275,9 @@ MUTANTS = (
     Mutant(
         guard="status in the beat",
         file=GATE,
-        old=BEAT_FENCE,
-        new="where id = $1 and claim_generation = $2",
+        old=f"{BEAT_FENCE}\n               and phase_ends_at > app_clock()\n",
+        new="where id = $1 and claim_generation = $2"
+        " and coalesce(phase_ends_at > app_clock(), true)\n",
         tests="tests/test_gate.py ended_can_not",
     ),
     Mutant(
@@ -672,8 +771,10 @@ MUTANTS = (
     Mutant(
         guard="what may still be held is given back, and no crash",
         file=DRAFT,
-        old="    if await release(conn):\n        return True\n",
-        new="",
+        old="                return self._release(\n"
+        '                    claim, "the database could not be reached in time", failed=False\n'
+        "                )\n",
+        new="                return partial(gate.beat, claim=claim, lease=timedelta(0))\n",
         tests="tests/test_lost_replies.py is_no_crash",
     ),
     Mutant(
@@ -882,8 +983,8 @@ MUTANTS = (
         guard="the generation grows when an operator closes",
         file=SESSIONS,
         old="                       claim_generation = claim_generation + 1,\n"
-        "                       decided_at",
-        new="                       decided_at",
+        "                       stopping_generation = case",
+        new="                       stopping_generation = case",
         tests=f"{OPERATE} machine_says",
     ),
     Mutant(
@@ -975,7 +1076,7 @@ def pytest_arguments(tests: Iterable[str]) -> list[str]:
     return [*sorted(set(files)), "-k", " or ".join(f"({word})" for word in words)]
 
 
-def run(mutant: Mutant | None, tests: Iterable[str], dsn: str) -> int:
+def run(mutant: Mutant | None, tests: Iterable[str], dsn: str, *, processes: int = 0) -> int:
     """The exit code of these tests on a copy of the code, with the guard taken out of it."""
     with tempfile.TemporaryDirectory(prefix="draftgate-mutant-") as home:
         for name in COPIED:
@@ -984,15 +1085,19 @@ def run(mutant: Mutant | None, tests: Iterable[str], dsn: str) -> int:
         if mutant is not None:
             path = Path(home) / mutant.file
             path.write_text(replaced(path.read_text(), mutant))
-        arguments = ("-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider")
-        done = subprocess.run(
-            [sys.executable, *arguments, *pytest_arguments(tests)],
-            cwd=home,
-            env={**os.environ, "PYTHONPATH": home, "DRAFTGATE_TEST_DATABASE_URL": dsn},
-            capture_output=True,
-            timeout=LONGEST_SECONDS,
-            check=False,
-        )
+        arguments = ("-m", "pytest", "-q", "-x", "-n", str(processes), "-p", "no:cacheprovider")
+        environment = {"PYTHONPATH": home, "DRAFTGATE_TEST_DATABASE_URL": dsn}
+        try:
+            done = subprocess.run(
+                [sys.executable, *arguments, *pytest_arguments(tests)],
+                cwd=home,
+                env={**os.environ, **environment},
+                capture_output=True,
+                timeout=LONGEST_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return HUNG
         return done.returncode
 
 
@@ -1022,7 +1127,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="draftgate-mutants-") as home,
         postgres(Path(home), options=FAST) as dsn,
     ):
-        if run(None, [mutant.tests for mutant in mutants], dsn) != 0:
+        if run(None, [mutant.tests for mutant in mutants], dsn, processes=AT_A_TIME) != 0:
             sys.stderr.write("the tests are not green without any mutant\n")
             return 1
         faults = judge(mutants, dsn)

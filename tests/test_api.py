@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.db import gate, look
+from app.db import gate, look, sessions
 from app.db.connect import Database
 from app.errors import SettingsError
 from app.machine import Status
@@ -276,6 +276,18 @@ async def test_why_knows_every_status(api, ladder, status):
 
     assert "sc-1" in answer["verdict"]
     assert answer["go_on"]
+
+
+async def test_why_knows_that_a_worker_is_waited_for(api, ladder):
+    """A session that was taken from its worker is ready, but not at once: it says until when."""
+    claim = await ladder.claimed()
+    assert await sessions.take_away(ladder.conn, claim.session_id, actor="operator")
+
+    waits = (await get(api, "why", story="1"))["go_on"]
+    await gate.confirm_stopped(ladder.conn, claim)
+
+    assert waits.startswith("Its last worker is ending its work")
+    assert (await get(api, "why", story="1"))["go_on"].startswith("A worker")
 
 
 NO_NUMBERS = (

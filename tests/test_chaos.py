@@ -230,6 +230,21 @@ PLANTED: dict[str, tuple[str, Callable[[], History]]] = {
             frozen=(Frozen(worker=WORKER, since=4.0, until=9.0),),
         ),
     ),
+    "a session that was reopened before its drafter had ended": (
+        "two runs at a time",
+        lambda: replace(
+            CRASHED,
+            timeline=(
+                *CRASHED.timeline[:3],
+                entry(4, "close", "closed", 2, actor=None),
+                entry(5, "open", "opened", 2, actor=None),
+                entry(6, "clear", "clarified", 2, actor=None),
+                *CRASHED.timeline[4:],
+            ),
+            runs=(run(1, 3.1, 7.0, "stopped"), run(3, 6.5, 9.9, "made", worker=OTHER_WORKER)),
+            kills=(),
+        ),
+    ),
     "a double comment": (
         "commented more than once",
         lambda: replace(GOOD, comments=(*GOOD.comments, Comment(id=10, story=41, marker=KEY))),
@@ -298,26 +313,6 @@ def test_an_overlap_behind_a_frozen_worker_is_explained():
     )
 
     assert check(history) == []
-
-
-def test_an_overlap_after_a_withdrawal_is_explained():
-    """A story takes its claim back at once, and the drafter ends with the next beat."""
-    history = replace(
-        CRASHED,
-        timeline=(
-            *CRASHED.timeline[:3],
-            entry(4, "close", "closed", 2, actor=None),
-            entry(5, "open", "opened", 2, actor=None),
-            entry(6, "clear", "clarified", 2, actor=None),
-            *CRASHED.timeline[4:],
-        ),
-        runs=(run(1, 3.1, 7.0, "stopped"), run(3, 6.5, 9.9, "made", worker=OTHER_WORKER)),
-        kills=(),
-    )
-
-    assert check(history) == []
-    late = replace(history, runs=(run(1, 3.1, 7.9, "stopped"), history.runs[1]))
-    assert rules(late) == {"two runs at a time"}
 
 
 def test_a_comment_that_waits_for_a_dead_senders_lease_is_explained():

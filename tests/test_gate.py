@@ -476,6 +476,119 @@ async def test_an_operator_can_take_a_session_from_its_worker(ladder, conn):
     assert not await gate.beat(conn, claim, lease=LEASE)
 
 
+async def taken_away(ladder: Ladder, conn, claim: Claim) -> None:
+    """An operator takes the session from its worker; it is ready as before."""
+    assert await sessions.take_away(conn, claim.session_id, actor="operator")
+
+
+async def withdrawn(ladder: Ladder, conn, claim: Claim) -> None:
+    """The story is withdrawn while it is worked on, and asked for again."""
+    await ladder.deliver(shapes.unlabelled(1, minute=2), shapes.labelled(1, minute=3))
+
+
+async def closed_by_hand(ladder: Ladder, conn, claim: Claim) -> None:
+    """An operator closes the session, and opens it again after a second look."""
+    assert await sessions.close(conn, claim.session_id, actor="operator")
+    assert await sessions.reopen(conn, claim.session_id, actor="operator")
+    assert await sessions.close(conn, claim.session_id, actor="operator")
+    assert await sessions.reopen(conn, claim.session_id, actor="operator")
+
+
+TAKEN = (taken_away, withdrawn, closed_by_hand)
+WAYS_TO_CLAIM = {
+    "known": claim_known,
+    "pull": lambda conn: gate.claim_next(conn, Phase.DRAFT, bid()),
+}
+STOPPED = "select status, generation from timeline where move = 'stopped'"
+
+
+@pytest.mark.parametrize("claims", WAYS_TO_CLAIM.values(), ids=WAYS_TO_CLAIM)
+@pytest.mark.parametrize("take", TAKEN)
+async def test_what_was_taken_waits_until_its_worker_has_stopped(ladder, conn, take, claims):
+    """Nobody may claim a session whose drafter may run still; when that has ended, anybody."""
+    claim = await ladder.claimed()
+    await take(ladder, conn, claim)
+
+    assert (await ladder.session())["status"] == "clarified"
+    assert await claims(conn) is None
+    await gate.confirm_stopped(conn, claim)
+
+    assert await claims(conn) is not None
+    assert [tuple(row) for row in await conn.fetch(STOPPED)] == [("clarified", claim.generation)]
+
+
+async def test_the_clarify_phase_waits_too(ladder, conn):
+    """A session that was taken from a worker that read the story is not read by two."""
+    claim = await ladder.in_status(Status.ASKING)
+    await taken_away(ladder, conn, claim)
+
+    assert await gate.claim_next(conn, Phase.CLARIFY, bid()) is None
+    await gate.confirm_stopped(conn, claim)
+
+    assert await gate.claim_next(conn, Phase.CLARIFY, bid()) is not None
+
+
+@pytest.mark.parametrize("claims", WAYS_TO_CLAIM.values(), ids=WAYS_TO_CLAIM)
+async def test_what_was_taken_waits_no_longer_than_its_lease(ladder, conn, claims):
+    """A worker that has died says nothing; by the end of its lease no drafter of its runs."""
+    claim = await ladder.claimed()
+    leased_until = (await ladder.session())["claim_expires_at"]
+    await taken_away(ladder, conn, claim)
+    assert (await ladder.session())["stopping_until"] == leased_until
+
+    await ladder.stop_waiting()
+
+    assert await claims(conn) is not None
+
+
+async def test_only_who_was_stopped_last_is_waited_for(ladder, conn):
+    """What an older worker says, late, lets nobody begin beside a newer one, and is not told."""
+    older = await ladder.claimed()
+    await taken_away(ladder, conn, older)
+    await ladder.stop_waiting()
+    newer = await ladder.claim()
+    await taken_away(ladder, conn, newer)
+
+    await gate.confirm_stopped(conn, older)
+
+    assert await claim_known(conn) is None
+    assert await conn.fetch(STOPPED) == []
+
+
+async def test_a_worker_that_wakes_late_says_so_under_its_successor(ladder, conn):
+    """A claim that ran out holds nobody up; that its work has ended is told all the same."""
+    stale = await reassigned(ladder, conn)
+    owner = (await ladder.session())["claimed_by"]
+
+    await gate.confirm_stopped(conn, stale)
+
+    assert [tuple(row) for row in await conn.fetch(STOPPED)] == [("drafting", stale.generation)]
+    assert (await ladder.session())["claimed_by"] == owner
+
+
+async def test_that_work_has_stopped_is_told_once(ladder, conn):
+    """Said again after a lost answer, it writes nothing."""
+    claim = await ladder.claimed()
+    await taken_away(ladder, conn, claim)
+    await gate.confirm_stopped(conn, claim)
+    before = await everything(ladder)
+
+    await gate.confirm_stopped(conn, claim)
+
+    assert await everything(ladder) == before
+
+
+async def test_what_a_worker_ended_itself_was_not_stopped(ladder, conn):
+    """A release that is asked for again after a lost answer is no claim that was taken."""
+    claim = await ladder.claimed()
+    await release(conn, claim)
+    before = await everything(ladder)
+
+    await gate.confirm_stopped(conn, claim)
+
+    assert await everything(ladder) == before
+
+
 async def test_only_what_is_owned_can_be_taken_away(ladder, conn):
     """Taking away a session that nobody owns changes nothing."""
     await ladder.clarified()

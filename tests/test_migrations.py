@@ -12,11 +12,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.db import look, outbox
+from app.db import gate, look, outbox, sessions
 from app.errors import SchemaError
+from app.machine import Phase
 from app.migrate import LATEST, LOCK, MIGRATIONS, migrate, require_latest
 from app.outbox import tellings
 from tests.conftest import with_name
+from tests.ladder import LEASE, bid
 from tests.locks import until
 
 NO_TIME = timedelta(0)
@@ -126,6 +128,39 @@ async def test_sessions_of_before_are_not_told_of(empty):
     await conn.execute("update patch_sessions set status = 'clarified'")
     assert await outbox.tell(conn, tellings(), workspaces=["w"], quiet=NO_TIME) == 1
     assert await conn.fetchval("select edition from outbox where key = 'k'") == 1
+    await conn.close()
+
+
+async def test_sessions_from_before_they_could_wait_are_claimed_and_taken(empty):
+    """Without a word on who was stopped last, a session is ready; what is owned can be taken."""
+    await migrate_to("0003", empty)
+    conn = await asyncpg.connect(empty)
+    await conn.execute(
+        """
+        insert into patch_sessions
+            (workspace, sc_id, status, prior_status, claim_token, claim_generation, claimed_by,
+             claimed_at, claim_expires_at, phase_ends_at, progressed_at, decided_at, heard_at)
+        select 'w', story, status, prior, token, 4, worker, at, ends, ends, at, now(), now()
+          from (values (1, 'clarified', null, null::uuid, null, null::timestamptz,
+                        null::timestamptz),
+                       (2, 'drafting', 'clarified', gen_random_uuid(), 'old', now(),
+                        now() + interval '1 hour'))
+            as row (story, status, prior, token, worker, at, ends)
+        """
+    )
+
+    await migrate(empty)
+
+    ready = await gate.claim(conn, Phase.DRAFT, bid(), workspace="w", sc_id=1)
+    assert ready is not None
+    owned = await gate.held(
+        conn, await conn.fetchval("select claim_token from patch_sessions where sc_id = 2")
+    )
+    assert await gate.beat(conn, owned, lease=LEASE)
+    assert await sessions.take_away(conn, owned.session_id, actor="operator")
+    assert await gate.claim(conn, Phase.DRAFT, bid(), workspace="w", sc_id=2) is None
+    await gate.confirm_stopped(conn, owned)
+    assert await gate.claim(conn, Phase.DRAFT, bid(), workspace="w", sc_id=2) is not None
     await conn.close()
 
 

@@ -103,6 +103,12 @@ class Known:
     revision: int = 0
     #: The claim that owns it, whether or not a worker still remembers it.
     owner: Claim | None = None
+    #: The claim that was taken last, if its worker has not said yet that its work has ended.
+    taken: Claim | None = None
+    #: Whether the next claim has to wait for that.
+    waits: bool = False
+    #: How often that was said.
+    confirmed: int = 0
     #: Whether any text is known, so that it goes on by itself.
     has_text: bool = False
     #: How often the story was told that work was stopped.
@@ -116,6 +122,15 @@ class Known:
         if self.status in OWNED.values():
             self.owner = None
         self.status = after
+        return True
+
+    def take(self, move: Move) -> bool:
+        """Takes the claim from its worker by this move."""
+        taken = self.owner
+        if not self.go(move):
+            return False
+        self.taken, self.waits = taken, True
+        self.generation += 1
         return True
 
 
@@ -171,6 +186,10 @@ class Sessions(RuleBasedStateMachine):
         """The stories whose session stands there."""
         return [story for story in STORIES if self.known[story].status in status]
 
+    def ready(self, *status: Status) -> list[int]:
+        """Those of them that may be claimed."""
+        return [story for story in self.standing(*status) if not self.known[story].waits]
+
     def late(self) -> list[Claim]:
         """Those that are lost, and under which nothing was completed."""
         lost = self.claims(live=False)
@@ -204,9 +223,8 @@ class Sessions(RuleBasedStateMachine):
     def _moved(self, known: Known, move: Move, *, by_command: bool = False) -> None:
         """A fact makes the move; counts begin anew where the status changes."""
         before, owned = known.status, known.status in OWNED.values()
-        if known.go(move):
+        if known.take(move) if owned else known.go(move):
             known.stopped += move is Move.CLOSE and (owned or by_command)
-            known.generation += owned
             if known.status is not before:
                 known.attempts = known.crashes = 0
 
@@ -263,8 +281,7 @@ class Sessions(RuleBasedStateMachine):
         """An operator takes a session from its worker."""
         story = data.draw(st.sampled_from(self.standing(*OWNED.values())))
         assert self.do(sessions.take_away(self.conn, self._session_id(story), actor="operator"))
-        assert self.known[story].go(Move.RELEASE)
-        self.known[story].generation += 1
+        assert self.known[story].take(Move.RELEASE)
 
     @precondition(lambda self: self.late())
     @rule(data=st.data())
@@ -289,11 +306,11 @@ class Sessions(RuleBasedStateMachine):
 
     # --- workers -----------------------------------------------------------------------------
 
-    @precondition(lambda self: self.standing(*READY.values()))
+    @precondition(lambda self: self.ready(*READY.values()))
     @rule(data=st.data(), answered=st.booleans())
     def claim(self, data: st.DataObject, answered: bool) -> None:
         """A worker asks for a story that is ready; the answer may be lost."""
-        story = data.draw(st.sampled_from(self.standing(*READY.values())))
+        story = data.draw(st.sampled_from(self.ready(*READY.values())))
         phase = PHASES[self.known[story].status]
         self._claim(
             lambda asked: gate.claim(self.conn, phase, asked, workspace="shortcut", sc_id=story),
@@ -303,8 +320,8 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(story=stories, phase=phases)
     def claim_in_vain(self, story: int, phase: Phase) -> None:
-        """A worker asks for a story that is not ready, and gets nothing."""
-        if self.known[story].status is READY[phase]:
+        """A worker asks for a story that is not ready, or not yet, and gets nothing."""
+        if story in self.ready(READY[phase]):
             return
         asked = gate.claim(self.conn, phase, bid(), workspace="shortcut", sc_id=story)
         assert self.do(asked) is None
@@ -315,7 +332,7 @@ class Sessions(RuleBasedStateMachine):
         self._claim(
             lambda asked: gate.claim_next(self.conn, phase, asked),
             answered,
-            ready=self.standing(READY[phase]),
+            ready=self.ready(READY[phase]),
         )
 
     def _claim(
@@ -351,7 +368,7 @@ class Sessions(RuleBasedStateMachine):
         """A worker ends its claim; if the answer is lost, it asks for the same again."""
         self._end(data.draw(st.sampled_from(self.claims(live=True))), data, answered)
 
-    @precondition(lambda self: self.standing(*READY.values()))
+    @precondition(lambda self: self.ready(*READY.values()))
     @rule(data=st.data(), answered=st.booleans())
     def work(self, data: st.DataObject, answered: bool) -> None:
         """A worker claims what is ready and does its work, with nothing in between."""
@@ -376,9 +393,7 @@ class Sessions(RuleBasedStateMachine):
         known.generation += move is Move.CLOSE
         known.attempts += move in (Move.RELEASE, Move.FAIL)
         if move in (Move.COMPLETE, Move.QUESTION, Move.CLEAR):
-            known.attempts = 0
-        if move in (Move.COMPLETE, Move.QUESTION):
-            known.crashes = 0
+            known.attempts = known.crashes = 0
         known.has_text |= move is Move.CLEAR
 
     @precondition(lambda self: self.claims(live=True))
@@ -407,6 +422,23 @@ class Sessions(RuleBasedStateMachine):
             assert accepted == (move in TOLD and (move, claim) in self.ended)
         assert self.do(self._everything()) == before
 
+    @precondition(lambda self: self.claims(live=False))
+    @rule(data=st.data())
+    def confirm(self, data: st.DataObject) -> None:
+        """A worker that has lost its claim has ended its work, and says so, once."""
+        claim = data.draw(st.sampled_from(self.claims(live=False)))
+        self.do(gate.confirm_stopped(self.conn, claim))
+        known = self.known[claim.sc_id]
+        if known.taken == claim:
+            known.confirmed += 1
+            known.taken, known.waits = None, False
+
+    @rule(story=stories)
+    def wait(self, story: int) -> None:
+        """Whoever lost a claim must have ended its work by now, and may say so still."""
+        self.do(self.ladder.stop_waiting(story))
+        self.known[story].waits = False
+
     @rule(lapsed=st.sets(stories))
     def expire(self, lapsed: set[int]) -> None:
         """Some leases run out, and the sweep takes those claims back, and no others."""
@@ -417,8 +449,8 @@ class Sessions(RuleBasedStateMachine):
         for story in owned:
             known = self.known[story]
             known.crashes += 1
-            known.generation += 1
-            assert known.go(Move.FAIL if known.crashes >= MAX_CRASHES else Move.EXPIRE)
+            assert known.take(Move.FAIL if known.crashes >= MAX_CRASHES else Move.EXPIRE)
+            known.waits = False
 
     async def _lapse(self, lapsed: set[int]) -> None:
         await self.conn.execute(
@@ -473,13 +505,15 @@ class Sessions(RuleBasedStateMachine):
         )
         for story in STORIES:
             status, generation = None, 0
-            mine = [row for row in told if row["sc_id"] == story]
+            mine = [row for row in told if row["sc_id"] == story and row["move"] != "stopped"]
             for row in mine:
                 moves = {Move.OPEN: Status.OPENED} if status is None else TRANSITIONS[status]
                 assert moves[Move(row["move"])] == row["status"]
                 assert row["generation"] >= generation
                 status, generation = Status(row["status"]), row["generation"]
             assert status == self.known[story].status
+        confirmed = sum(known.confirmed for known in self.known.values())
+        assert confirmed == len([row for row in told if row["move"] == "stopped"])
 
     @invariant()
     def what_belongs_together_is_there_together(self) -> None:
@@ -519,6 +553,8 @@ class Sessions(RuleBasedStateMachine):
             await transaction.rollback()
             transaction = self.conn.transaction()
             await transaction.start()
+            for story in STORIES:
+                await self.ladder.stop_waiting(story)
             for phase in Phase:
                 pulled = []
                 while claim := await gate.claim_next(self.conn, phase, bid()):

@@ -251,6 +251,43 @@ async def test_closing_a_session_ends_its_drafter(ladder, workshop, tmp_path):
     assert tuple(told[-1]) == ("stopped", 1)
 
 
+async def test_nobody_begins_before_the_drafter_that_lost_its_claim_has_ended(
+    ladder, workshop, tmp_path
+):
+    """Taken away by an operator, a session is another's when the first worker's tree is gone."""
+    await ladder.clarified()
+    pid_file = tmp_path / "pid"
+    source = f"import os; open({str(pid_file)!r}, 'w').write(str(os.getpid())); {FOR_EVER}"
+    worker, other = workshop(source, name="first"), workshop(GOOD, name="second")
+
+    async with drafting(worker, ladder):
+        await until(lambda: asyncio.to_thread(has_text, pid_file))
+        await sessions.take_away(ladder.conn, (await ladder.session())["id"], actor="operator")
+        assert not await other.draft_tick()
+        await worker.watch_tick()
+
+    assert not await asyncio.to_thread(is_running, pid_file)
+    assert await other.draft_tick()
+    assert (await ladder.session())["status"] == "drafted"
+
+
+async def test_work_that_ends_by_itself_after_its_claim_was_taken_lets_others_begin(
+    ladder, workshop, tmp_path
+):
+    """A worker that hears at the end only keeps its result, and holds nobody up any longer."""
+    await ladder.clarified()
+    go_on = tmp_path / "go-on"
+    waits = f"import os\nwhile not os.path.exists({str(go_on)!r}): pass\n{GOOD}"
+    deaf = workshop(waits, name="first", limits=replace(LIMITS, lease=timedelta(hours=1)))
+
+    async with drafting(deaf, ladder):
+        await sessions.take_away(ladder.conn, (await ladder.session())["id"], actor="operator")
+        go_on.touch()
+
+    assert await ladder.conn.fetchval("select count(*) from late_results") == 1
+    assert await workshop(GOOD, name="second").draft_tick()
+
+
 def has_text(path: Path) -> bool:
     """Whether the file is there and not empty."""
     return path.exists() and bool(path.read_text())

@@ -182,6 +182,9 @@ class SessionDetail(Session):
     prior_status: Status | None
     claim_expires_at: datetime | None
     progressed_at: datetime | None
+    stopping_until: datetime | None = Field(
+        description="A worker that lost its claim ends its work; it is waited for until then."
+    )
     interruptions: int
     cost_usd: float
     decided_at: datetime

@@ -43,8 +43,14 @@ class Comment:
     text: str
 
 
+_CLAIM = """
+    session.id, workspace, sc_id, status, claim_token, claim_generation, claimed_by, title, app_url,
+    description, revision, rounds, attempts
+"""
+
 # The lock is waited for first, so that the lease is stamped when it was won. Then the expected
-# state in the WHERE decides.
+# state in the WHERE decides. A session that was taken from its worker waits until that one has
+# said that its drafter has ended, or must have ended it.
 CLAIM_KNOWN = """
     with known as materialized (
         select id from patch_sessions where workspace = $1 and sc_id = $2 for update
@@ -57,7 +63,8 @@ CLAIM_KNOWN = """
           from known
          where session.id = known.id
            and status = 'clarified' and next_attempt_at <= app_now()
-        returning session.*
+           and (stopping_until is null or stopping_until <= app_now())
+        returning <claim>
     ), told as (
         insert into timeline (session_id, move, status, generation, actor)
         select id, 'claim', status, claim_generation, claimed_by from claimed
@@ -70,6 +77,7 @@ CLAIM_NEXT = """
     with next as materialized (
         select id from patch_sessions
          where status = 'clarified' and next_attempt_at <= app_now()
+           and (stopping_until is null or stopping_until <= app_now())
          order by next_attempt_at, id
          limit 1
            for update skip locked
@@ -81,7 +89,7 @@ CLAIM_NEXT = """
                progressed_at = app_clock(), updated_at = app_clock()
           from next
          where session.id = next.id
-        returning session.*
+        returning <claim>
     ), told as (
         insert into timeline (session_id, move, status, generation, actor)
         select id, 'claim', status, claim_generation, claimed_by from claimed
@@ -90,17 +98,22 @@ CLAIM_NEXT = """
 """
 
 
-def _one_status_earlier(statement: str) -> str:
-    """The same gate for the clarify phase: opened -> asking."""
-    return (
-        statement.replace("'clarified'", "'opened'")
+def _both_phases(statement: str) -> dict[Phase, str]:
+    """The gate as it is written, and the same for the clarify phase: opened -> asking."""
+    drafts = statement.replace("<claim>", _CLAIM)
+    clarifies = (
+        drafts.replace("'clarified'", "'opened'")
         .replace("'drafting'", "'asking'")
         .replace("'claim'", "'ask'")
     )
+    return {Phase.DRAFT: drafts, Phase.CLARIFY: clarifies}
 
 
-_KNOWN = {Phase.DRAFT: CLAIM_KNOWN, Phase.CLARIFY: _one_status_earlier(CLAIM_KNOWN)}
-_NEXT = {Phase.DRAFT: CLAIM_NEXT, Phase.CLARIFY: _one_status_earlier(CLAIM_NEXT)}
+_KNOWN = _both_phases(CLAIM_KNOWN)
+_NEXT = _both_phases(CLAIM_NEXT)
+_HELD = "select <claim> from patch_sessions as session where claim_token = $1".replace(
+    "<claim>", _CLAIM
+)
 
 
 async def claim(
@@ -121,7 +134,7 @@ async def claim_next(conn: Connection, phase: Phase, bid: Bid) -> Claim | None:
 
 async def held(conn: Connection, token: UUID) -> Claim | None:
     """The claim that was made with this token, if it was made and is still held."""
-    return _claim(await conn.fetchrow("select * from patch_sessions where claim_token = $1", token))
+    return _claim(await conn.fetchrow(_HELD, token))
 
 
 async def beat(
@@ -161,7 +174,7 @@ _END = """
                claim_expires_at = null, phase_ends_at = null, progressed_at = null,
                updated_at = app_clock(), <changes>
          where id = $1 and claim_generation = $2 and status in (<owned>)
-        returning *
+        returning id, status, claim_generation, revision
     ), told as (
         insert into timeline (session_id, move, status, generation, actor, reason)
         select id, '<move>', status, claim_generation, $3, $4 from ended
@@ -186,9 +199,9 @@ CLEAR = _end(
     "clear",
     owned="'asking'",
     changes="""
-        status = 'clarified', attempts = 0, last_error = null, next_attempt_at = app_clock(),
-        title = $8, description = $9, app_url = coalesce($10, app_url),
-        cost_usd = cost_usd + $11
+        status = 'clarified', attempts = 0, crashes = 0, last_error = null,
+        next_attempt_at = app_clock(), title = $8, description = $9,
+        app_url = coalesce($10, app_url), cost_usd = cost_usd + $11
     """,
 )
 COMPLETE = _end(
@@ -313,12 +326,14 @@ async def expire(
                set status = case when spent then 'failed' else prior_status end,
                    prior_status = null, claim_token = null, claimed_by = null, claimed_at = null,
                    claim_expires_at = null, phase_ends_at = null, progressed_at = null,
+                   stopping_generation = claim_generation, stopping_until = claim_expires_at,
                    claim_generation = claim_generation + 1, crashes = crashes + 1,
                    next_attempt_at = app_clock() + $3::interval * power(2, least(crashes, 10)),
                    last_error = $4, updated_at = app_clock()
               from lapsed
              where session.id = lapsed.id
-            returning session.*, lapsed.claimed_by as worker, lapsed.token
+            returning session.id, workspace, sc_id, status, claim_generation,
+                      lapsed.claimed_by as worker, lapsed.token
         ), told as (
             insert into timeline (session_id, move, status, generation, actor, reason)
             select id, case status when 'failed' then 'fail' else 'expire' end, status,
@@ -371,7 +386,8 @@ async def adopt(
     adopted = await conn.fetchval(
         """
         with result as materialized (
-            select * from late_results
+            select session_id, generation, summary, patch, cost_usd, meta
+              from late_results
              where session_id = $1 and generation = $2 and adopted_at is null
                for update
         ), adopted as (
@@ -382,7 +398,7 @@ async def adopt(
               from result
              where session.id = result.session_id
                and session.status in ('clarified', 'failed', 'drafted')
-            returning session.*
+            returning id, status, claim_generation, session.revision
         ), marked as (
             update late_results set adopted_at = app_clock()
              where session_id = $1 and generation = $2 and exists (select from adopted)
@@ -427,12 +443,21 @@ async def lost(conn: Connection, held: Sequence[tuple[int, int]]) -> list[int]:
 
 
 async def confirm_stopped(conn: Connection, claim: Claim) -> None:
-    """Tells in the timeline that the work under a lost claim has come to its end."""
+    """Says that the work under a claim that was taken away has ended: the next may begin.
+
+    Says it once, and nothing of a claim that its worker has ended by itself.
+    """
     await conn.execute(
         """
+        with stopped as (
+            update patch_sessions
+               set stopping_generation = null, stopping_until = null
+             where id = $1 and stopping_generation = $2
+            returning id, status
+        )
         insert into timeline (session_id, move, status, generation, actor, reason)
-        select id, 'stopped', status, $2, $3, 'its claim was lost, and its work has been ended'
-          from patch_sessions where id = $1
+        select id, 'stopped', status, $2, $3, 'its claim was taken away, and its work has ended'
+          from stopped
         """,
         claim.session_id,
         claim.generation,

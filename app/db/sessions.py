@@ -97,13 +97,18 @@ def _values(session: Session) -> tuple[object, ...]:
 
 
 async def evict(conn: Connection, workspace: str, sc_id: int) -> None:
-    """asking, drafting -> closed: the claim is taken from its worker, whose next beat says so."""
+    """asking, drafting -> closed: the claim is taken from its worker, whose next beat says so.
+
+    As whenever a claim is taken: until its worker has said that the work has ended, or its lease is
+    over, nobody else may begin.
+    """
     await conn.execute(
         """
         update patch_sessions
            set status = 'closed', prior_status = null, claim_token = null, claimed_by = null,
                claimed_at = null, claim_expires_at = null, phase_ends_at = null,
                progressed_at = null, claim_generation = claim_generation + 1,
+               stopping_generation = claim_generation, stopping_until = claim_expires_at,
                updated_at = app_clock()
          where workspace = $1 and sc_id = $2 and status in ('asking', 'drafting')
         """,
@@ -253,6 +258,7 @@ async def take_away(conn: Connection, session_id: int, *, actor: str) -> bool:
                        claimed_by = null, claimed_at = null, claim_expires_at = null,
                        phase_ends_at = null, progressed_at = null,
                        claim_generation = claim_generation + 1,
+                       stopping_generation = claim_generation, stopping_until = claim_expires_at,
                        next_attempt_at = app_clock(), updated_at = app_clock()
                  where id = $1 and status in ('asking', 'drafting')
                 returning *
@@ -283,6 +289,9 @@ async def close(conn: Connection, session_id: int, *, actor: str) -> bool:
                        claimed_by = null, claimed_at = null, claim_expires_at = null,
                        phase_ends_at = null, progressed_at = null,
                        claim_generation = claim_generation + 1,
+                       stopping_generation = case when status in ('asking', 'drafting')
+                           then claim_generation else stopping_generation end,
+                       stopping_until = coalesce(claim_expires_at, stopping_until),
                        decided_at = greatest(decided_at, app_clock()), updated_at = app_clock()
                  where id = $1 and status <> 'closed'
                 returning *

@@ -32,6 +32,7 @@ typedef Session {
     byte attempts;
     byte crashes;
     bool late_result;           /* there is one in late_results that was not adopted */
+    bool stopping;              /* stopping_until is set, and has not passed */
     /* Only the properties look at these: */
     byte claimed;               /* the newest generation that was given to a claim */
     byte completed              /* the newest generation whose draft was accepted */
@@ -50,7 +51,7 @@ mtype = {
 };
 
 /* The local, monotonic bound up to which a worker may take its claim for alive. */
-mtype = { ahead, passed, taken_by_hand };
+mtype = { ahead, passed };
 
 typedef Memory {
     mtype at;
@@ -79,11 +80,21 @@ bool ended;                     /* the last END's answer, within one step */
 
 #define IS_OWNED(s) (row[s].status == drafting || row[s].status == asking)
 
-/* CLAIM_KNOWN, CLAIM_NEXT: where status = 'clarified' */
-#ifdef NO_READY
-#define IS_READY(s) true
+/* CLAIM_KNOWN, CLAIM_NEXT: where status = 'clarified', and stopping_until is null or has passed. It
+ * is null again when the worker whose claim was taken has confirmed that its drafter is stopped, and
+ * it passes with the lease, whose bound that worker keeps, or finds passed when it wakes. */
+#define STOPS(w, s) \
+    (worker[w].at == working && worker[w].session == s && !worker[w].stalled && \
+     worker[w].generation != row[s].generation)
+#ifdef NO_STOPPING
+#define IS_STOPPED(s) true
 #else
-#define IS_READY(s) (row[s].status == clarified || row[s].status == opened)
+#define IS_STOPPED(s) (!row[s].stopping || !(STOPS(0, s) || STOPS(1, s) || STOPS(2, s)))
+#endif
+#ifdef NO_READY
+#define IS_READY(s) IS_STOPPED(s)
+#else
+#define IS_READY(s) ((row[s].status == clarified || row[s].status == opened) && IS_STOPPED(s))
 #endif
 
 /* _END: and claim_generation = $2 */
@@ -131,14 +142,7 @@ bool ended;                     /* the last END's answer, within one step */
 #define IS_AT_REST(s) \
     (row[s].status == drafted || row[s].status == failed || row[s].status == closed)
 
-/* A drafter runs. One whose claim a person took away is told so at the worker's next look, and
- * may run until then: -DALSO_BY_HAND counts that one, too. */
-#ifdef ALSO_BY_HAND
-#define COUNTS(w) true
-#else
-#define COUNTS(w) (worker[w].bound != taken_by_hand)
-#endif
-#define DRAFTS(w) (worker[w].at == working && !worker[w].stalled && COUNTS(w))
+#define DRAFTS(w) (worker[w].at == working && !worker[w].stalled)       /* a drafter runs */
 #define MEETS(w, v) \
     (w != v && DRAFTS(w) && DRAFTS(v) && worker[w].session == worker[v].session)
 
@@ -161,13 +165,25 @@ bool ended;                     /* the last END's answer, within one step */
 #define HAS_RUN_OUT(s) (!HAS_HOLDER(s) || HOLDER(s).stalled || HOLDER(s).bound == passed)
 #endif
 
-/* What a claim's holder has of it when it is taken: a drafter's bound may go on to matter. */
-inline LEAVE(i, bound_of_drafter)
+/* What a claim's holder has of it when it runs out: a drafter's bound may go on to matter. */
+inline LEAVE(i)
 {
     if
-    :: HAS_HOLDER(i) && HOLDER(i).at == working -> HOLDER(i).bound = bound_of_drafter
+    :: HAS_HOLDER(i) && HOLDER(i).at == working && HOLDER(i).stalled -> HOLDER(i).bound = passed
     :: HAS_HOLDER(i) && HOLDER(i).at != working && HOLDER(i).generation > 0 ->
         HOLDER(i).bound = ahead
+    :: else
+    fi
+}
+
+/* The lease of a claim that was taken has passed when another one is given: a drafter that stalled
+ * over that finds, when it wakes, that its bound has passed. */
+#define OVERSLEEPS(w, s) \
+    (worker[w].at == working && worker[w].session == s && worker[w].stalled)
+inline PASS(w, s)
+{
+    if
+    :: OVERSLEEPS(w, s) -> worker[w].bound = passed
     :: else
     fi
 }
@@ -187,7 +203,8 @@ inline COUNT_ANEW(i)
     :: else ->
         row[i].generation = (IS_OWNED(i) -> 1 : 0);
         row[i].claimed = row[i].generation;
-        row[i].completed = 0
+        row[i].completed = 0;
+        row[i].stopping = false
     fi
 }
 
@@ -207,8 +224,12 @@ inline COUNT_ANEW(i)
 inline CLAIM(i, bid)
 {
     d_step {
+        PASS(0, i);
+        PASS(1, i);
+        PASS(2, i);
         row[i].status = (row[i].status == opened -> asking : drafting);
         row[i].token = bid;
+        row[i].stopping = false;
         row[i].generation++;
         assert(row[i].generation > row[i].claimed);         /* generations only grow */
         assert(bid == STRAY || row[1 - i].token != bid);    /* a bid holds one session */
@@ -265,7 +286,7 @@ inline END(move, i, mine)
 inline EXPIRE(i)
 {
     d_step {
-        LEAVE(i, (HOLDER(i).stalled -> passed : HOLDER(i).bound));
+        LEAVE(i);
         row[i].crashes++;
         row[i].generation++;
         UNCLAIM(i, (row[i].crashes >= MAX_CRASHES -> failed : PRIOR(i)));
@@ -273,11 +294,17 @@ inline EXPIRE(i)
     }
 }
 
-/* sessions.evict, sessions.take_away: the worker hears of it by its next beat. */
+/* sessions.evict, sessions.take_away: the worker hears of it by its next look or beat. Until it has
+ * confirmed that, or its lease has passed, IS_STOPPED keeps the next one out. */
 inline TAKE(i, next)
 {
     d_step {
-        LEAVE(i, (HOLDER(i).bound == ahead -> taken_by_hand : HOLDER(i).bound));
+        if
+        :: HAS_HOLDER(i) && HOLDER(i).at != working && HOLDER(i).generation > 0 ->
+            HOLDER(i).bound = ahead
+        :: else
+        fi;
+        row[i].stopping = true;
         row[i].generation++;
         UNCLAIM(i, next);
         COUNT_ANEW(i)
