@@ -11,7 +11,7 @@ from pathlib import Path
 
 import asyncpg
 
-from app.db import server
+from app.db import hooks, server
 from app.db.connect import DATABASE_ERRORS, Connection, reason
 from app.db.server import Server
 from app.drafters.git import Git, git_environment
@@ -23,6 +23,7 @@ from app.errors import (
     ShortcutUnavailable,
 )
 from app.migrate import require_latest
+from app.model import Hook, HookStatus
 from app.settings import PREFIX, Settings, strangers
 from app.shortcut.client import ShortcutClient
 from app.sources import SOURCE, Source
@@ -208,7 +209,7 @@ async def database(settings: Settings, dsn: str) -> list[Finding]:
             _pooler(found, settings),
             _durability(found),
             _clock((found.now - before).total_seconds()),
-            await _schema(conn),
+            *await _schema(conn),
         ]
     finally:
         await conn.close()
@@ -250,9 +251,20 @@ def _clock(ahead_seconds: float) -> Finding:
     return warning("clock", said, "Keep both in time by NTP; only logs and pages mislead.")
 
 
-async def _schema(conn: Connection) -> Finding:
+async def _schema(conn: Connection) -> list[Finding]:
     try:
         await require_latest(conn)
     except SchemaError as error:
-        return fault("schema", str(error), "Run `draftgate migrate`.")
-    return ok("schema", "It is this version's.")
+        return [fault("schema", str(error), "Run `draftgate migrate`.")]
+    return [ok("schema", "It is this version's."), *map(_hook, await hooks.all_of_them(conn))]
+
+
+def _hook(hook: Hook) -> Finding:
+    check, said = _of("webhook", hook.source), f"Webhook {hook.integration_id} is {hook.status}"
+    if hook.error is not None:
+        mend = "Correct it, and run `draftgate webhook status`."
+        return warning(check, f"{said} when last seen; it can't be asked: {hook.error}.", mend)
+    if hook.status is HookStatus.ALIVE:
+        return ok(check, f"{said}.")
+    mend = f"Run `draftgate webhook rotate {hook.source}`, or set {PREFIX}WEBHOOK_REREGISTER."
+    return fault(check, f"{said}: Shortcut delivers nothing.", mend)

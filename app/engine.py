@@ -9,6 +9,7 @@ from app.apply import Applier
 from app.db.connect import DATABASE_ERRORS
 from app.draft import Workshop
 from app.errors import ShortcutUnavailable
+from app.hooks import Hooks
 from app.outage import Outage
 from app.outbox import Sender
 from app.wake import Bell, wait
@@ -32,6 +33,7 @@ class Engine:
     applier: Callable[[], Awaitable[Applier | None]]
     workshop: Workshop
     sender: Sender | None
+    hooks: Hooks
     bell: Bell
     stopping: asyncio.Event
     slots: int
@@ -47,6 +49,7 @@ class Engine:
         ]
         if self.sender is not None:
             ticks += [self.sender.tick, self.sender.expire_tick, self.sender.tell_tick]
+        ticks.append(self.hooks.tick)
         async with asyncio.TaskGroup() as loops:
             for tick in ticks:
                 loops.create_task(self._loop(tick))

@@ -5,8 +5,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -26,6 +26,7 @@ from app.drafters.command import CommandDrafter, allowed_environment
 from app.drafters.git import git_environment
 from app.engine import Engine
 from app.errors import DraftgateError, SettingsError
+from app.hooks import Hooks
 from app.in_force import in_force
 from app.live import Live
 from app.migrate import require_latest
@@ -225,9 +226,7 @@ async def engine(
     settings: Settings, database: Database, pool: Pool, bell: Bell, shutdown: Shutdown
 ) -> AsyncIterator[Engine]:
     """A worker's loops with all they need; what they need is closed when the block ends."""
-    heart = Heart(database, lease=settings.lease, interval=settings.heartbeat)
-    heart.start()
-    try:
+    with _heart(settings, database) as heart:
         async with database.pool("endings") as endings, connected(settings) as workspaces:
             await workspaces.learn()
             workshop = Workshop(
@@ -246,11 +245,20 @@ async def engine(
                 applier=partial(_applier, settings, workspaces, pool, bell, shutdown.stopping),
                 workshop=workshop,
                 sender=_sender(settings, workshop.worker, pool, workspaces),
+                hooks=Hooks(take=partial(take, pool), settings=settings, workspaces=workspaces),
                 bell=bell,
                 stopping=shutdown.stopping,
                 slots=settings.worker_slots if settings.drafter_command else 0,
                 poll_seconds=settings.poll_seconds,
             )
+
+
+@contextmanager
+def _heart(settings: Settings, database: Database) -> Iterator[Heart]:
+    heart = Heart(database, lease=settings.lease, interval=settings.heartbeat)
+    heart.start()
+    try:
+        yield heart
     finally:
         heart.stop()
 

@@ -332,3 +332,35 @@ class Owed:
     edition: int
     comment_id: int | None
     attempts: int
+
+
+# --- webhooks --------------------------------------------------------------------------------
+
+
+class HookStatus(StrEnum):
+    """How a webhook was last seen. The values are those of `hooks.status`."""
+
+    ALIVE = "alive"
+    #: Shortcut sends nothing to it any more.
+    DISABLED = "disabled"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """A webhook of version 1 that was registered from here.
+
+    Attributes:
+        integration_id: its number in Shortcut, which tells it only when it is made.
+        retired_id: the one before it, as long as it isn't deleted.
+        error: why it could not be looked at the last time; `status` is then from before.
+    """
+
+    source: str
+    integration_id: int
+    retired_id: int | None
+    url: str
+    status: HookStatus
+    error: str | None
+    registered_at: datetime
+    checked_at: datetime | None

@@ -97,6 +97,16 @@ class Settings(BaseSettings):
         description="Further workspace webhooks, by name: see below",
     )
 
+    public_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s/?#@]+(/[A-Za-z0-9._~-]+)*$",
+        description="Where Shortcut reaches this, as `https://draftgate.example`; for registering"
+        " webhooks",
+    )
+    webhook_reregister: bool = Field(
+        False, description="Register a webhook again that Shortcut has disabled or lost"
+    )
+
     # What opens a session
     trigger_label: str = Field("patch", description="Label that opens a session; empty: none")
     trigger_owner: str | None = Field(
@@ -228,6 +238,7 @@ class Settings(BaseSettings):
         "api_token",
         "shortcut_workspace",
         "bot_member_id",
+        "public_url",
         "trigger_owner",
         "trigger_state",
         "drafted_label",

@@ -28,6 +28,7 @@ HUNG = -1
 
 GATE, SESSIONS, EVENTS = "app/db/gate.py", "app/db/sessions.py", "app/db/events.py"
 OPERATE, RETENTION = "tests/test_operate.py", "app/db/retention.py"
+HOOKS = "app/db/hooks.py"
 OUTBOX, CLAIMS, DRAFT = "app/db/outbox.py", "app/claims.py", "app/draft.py"
 STOPPING = "           and (stopping_until is null or stopping_until <= app_now())\n"
 BEAT_FENCE = "where id = $1 and claim_generation = $2 and status in ('asking', 'drafting')"
@@ -426,6 +427,37 @@ MUTANTS = (
         old="        select pg_advisory_xact_lock(key)",
         new="        select key",
         tests="tests/test_apply.py one_worker_at_a_time",
+    ),
+    # --- webhooks
+    Mutant(
+        guard="what was seen is the same hook's",
+        file=HOOKS,
+        old="        update hooks set status = $3, error = $4, checked_at = app_clock()\n"
+        "         where source = $1 and integration_id = $2\n",
+        new="        update hooks set status = $3, error = $4, checked_at = app_clock()\n"
+        "         where source = $1 and $2::bigint is not null\n",
+        tests="tests/test_hooks.py successor",
+    ),
+    Mutant(
+        guard="only the hook that was deleted is forgotten",
+        file=HOOKS,
+        old="delete from hooks where source = $1 and integration_id = $2",
+        new="delete from hooks where source = $1 and $2::bigint is not null",
+        tests="tests/test_hooks.py successor",
+    ),
+    Mutant(
+        guard="hooks that another one looks at",
+        file=HOOKS,
+        old="               for update skip locked",
+        new="               for update",
+        tests="tests/test_hooks.py do_not_look_at_once",
+    ),
+    Mutant(
+        guard="hooks that are not due",
+        file=HOOKS,
+        old="             where next_check_at <= app_now()\n",
+        new="",
+        tests="tests/test_hooks.py said_once",
     ),
     # --- recording and applying
     Mutant(

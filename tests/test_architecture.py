@@ -33,6 +33,7 @@ LAYERS = (
     ("app.wake",),
     ("app.shortcut.client",),
     ("app.workspaces",),
+    ("app.hooks",),
     ("app.drafters",),
     ("app.operate", "app.why"),
     ("app.live",),

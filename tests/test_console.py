@@ -13,11 +13,11 @@ from app.bounds import MOST_AT_ONCE
 from app.console import diff
 from app.console.access import MOST_FAILURES, local
 from app.console.render import link, visible
-from app.db import gate
+from app.db import gate, hooks
 from app.errors import Rejected
 from app.live import MOST_WATCHERS, Live, Shared
 from app.machine import Status
-from app.model import Draft
+from app.model import Draft, HookStatus
 from app.operate import possible
 from app.settings import Settings
 from tests import shapes
@@ -111,6 +111,19 @@ async def hostile_workspace(ladder, conn):
         HOSTILE,
     )
     return claim.session_id
+
+
+async def test_a_dead_webhook_is_the_first_thing_that_is_seen(pages, conn):
+    """Nothing is delivered any more, which nothing else on the page would show."""
+    for name in ("acme", "bravo"):
+        await hooks.save(conn, name, url="https://a.example", integration_id=7, wait=timedelta(0))
+    acme, _ = await hooks.all_of_them(conn)
+    await hooks.looked(conn, acme, status=HookStatus.DISABLED)
+
+    page = await shown(pages, "")
+
+    assert "The webhook of acme is disabled" in page
+    assert "The webhook of bravo" not in page
 
 
 class Markup(HTMLParser):

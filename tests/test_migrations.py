@@ -164,6 +164,25 @@ async def test_sessions_from_before_they_could_wait_are_claimed_and_taken(empty)
     await conn.close()
 
 
+async def test_hooks_come_to_a_database_that_has_events(empty):
+    """What is recorded stays, and there is no hook but those that are registered."""
+    await migrate_to("0004", empty)
+    conn = await asyncpg.connect(empty)
+    await conn.execute(
+        "insert into events (source, dedupe_key, kind, body)"
+        " values ('s', gen_random_uuid(), 'v1', '')"
+    )
+
+    await migrate(empty)
+
+    assert await conn.fetchval("select count(*) from events") == 1
+    with pytest.raises(asyncpg.CheckViolationError):
+        await conn.execute(
+            "insert into hooks (source, integration_id, url, status) values ('s', 1, 'u', 'new')"
+        )
+    await conn.close()
+
+
 async def test_a_missing_schema_is_said(empty):
     """Without a schema a process does not start, and says what to do."""
     conn = await asyncpg.connect(empty)

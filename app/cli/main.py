@@ -13,6 +13,7 @@ from app.cli import (
     sessions,
     settings,
     simulate,
+    webhook,
     why,
 )
 
@@ -36,6 +37,7 @@ app.command("simulate")(simulate.simulate)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(events.app, name="events")
 app.add_typer(outbox.app, name="outbox")
+app.add_typer(webhook.app, name="webhook")
 
 
 def main() -> None:

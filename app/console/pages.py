@@ -14,7 +14,7 @@ from app.api.access import After, Desked, Number
 from app.console import diff, drawing
 from app.console.access import Signed
 from app.console.render import page
-from app.db import look, stats
+from app.db import hooks, look, stats
 from app.db.connect import Connection, Pool, take
 from app.db.look import Row
 from app.errors import Rejected
@@ -55,6 +55,7 @@ async def _figures(conn: Connection) -> dict[str, Any]:
         return (await look.sessions(conn, status=status, limit=FEW)).rows
 
     return {
+        "dead_hooks": [it for it in await hooks.all_of_them(conn) if it.status != "alive"],
         "backlog": await stats.backlog(conn),
         "statuses": await stats.sessions_by_status(conn, list(Status)),
         "deliveries": await stats.deliveries(conn, bucket=BUCKET, buckets=BUCKETS),

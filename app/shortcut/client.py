@@ -178,6 +178,28 @@ class ShortcutClient:
         problem = f"the workflow of sc-{sc_id} has no state {state!r}"
         raise ShortcutRefused(problem, status=HTTPStatus.UNPROCESSABLE_ENTITY)
 
+    async def create_webhook(self, url: str, secret: str) -> int:
+        """Registers a webhook and gives its id, which the API never tells again."""
+        body: dict[str, object] = {"webhook_url": url, "secret": secret}
+        found = number(mapping(await self._ask("POST", "/integrations/webhook", body)).get("id"))
+        if found is None:
+            # The description of version 3 says 204; the help pages show the webhook.
+            raise ShortcutUnavailable("Shortcut answered with no id", uncertain=True)
+        return found
+
+    async def webhook_disabled(self, integration_id: int) -> bool | None:
+        """Whether Shortcut has disabled a webhook; None if there is no such webhook."""
+        found = await self._find(f"/integrations/webhook/{integration_id}")
+        return None if found is None else found.get("disabled") is True
+
+    async def delete_webhook(self, integration_id: int) -> None:
+        """Deletes a webhook, if it is still there."""
+        try:
+            await self._ask("DELETE", f"/integrations/webhook/{integration_id}")
+        except ShortcutRefused as refused:
+            if refused.status != HTTPStatus.NOT_FOUND:
+                raise
+
     async def me(self) -> Me:
         """Whose token this is."""
         found = mapping(await self._ask("GET", "/member"))
@@ -211,6 +233,8 @@ class ShortcutClient:
         except (httpx.HTTPError, TimeoutError) as error:
             # Their texts may quote what was sent: the type says enough.
             raise ShortcutUnavailable(f"{what}: {type(error).__name__}", uncertain=writes) from None
+        if not raw and method == "DELETE":
+            return None
         try:
             return json.loads(raw)
         except (ValueError, RecursionError):
