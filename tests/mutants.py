@@ -422,6 +422,13 @@ MUTANTS = (
         tests="tests/test_order.py newer_closing",
     ),
     Mutant(
+        guard="the server ends a transaction that stands still",
+        file="app/db/connect.py",
+        old="        await conn.execute(bounds)\n",
+        new="",
+        tests="tests/test_apply.py stands_still",
+    ),
+    Mutant(
         guard="one worker at a time applies a story",
         file=SESSIONS,
         old="        select pg_advisory_xact_lock(key)",

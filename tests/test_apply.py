@@ -1,6 +1,8 @@
 """From recorded events to moves: each with an outcome and a reason; none holds others up."""
 
 import asyncio
+import signal
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -11,7 +13,7 @@ from structlog.testing import capture_logs
 
 from app.apply import Applier
 from app.db import events, sessions
-from app.db.connect import DATABASE_ERRORS, take, transaction
+from app.db.connect import DATABASE_ERRORS, take
 from app.db.events import Replay
 from app.errors import ShortcutUnavailable
 from app.model import EventStatus
@@ -349,22 +351,56 @@ async def test_a_story_is_applied_by_one_worker_at_a_time(ladder, connect, pool,
     assert (await ladder.session())["status"] == "closed"
 
 
-async def test_a_worker_that_stands_still_holds_nobody_up(ladder, pool, database, monkeypatch):
-    """The server ends a transaction that nobody goes on with, and others apply the story."""
-    monkeypatch.setattr("app.db.connect.IDLE_SECONDS", 1)
+STANDS_STILL = """
+import asyncio, os, signal, sys
+from app.db import connect, sessions
+
+connect.IDLE_SECONDS, connect.TRANSACTION_SECONDS = int(sys.argv[2]), int(sys.argv[3])
+
+async def stand_still():
+    database = connect.Database(dsn=sys.argv[1], listen_dsn="", statement_cache_size=0)
+    async with database.pool("worker") as pool, connect.transaction(pool) as conn:
+        await sessions.lock(conn, [("shortcut", 1)])
+        if sys.argv[4] == "in a statement":
+            await conn.prepare("select $1::int")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        await conn.execute("select 1")
+
+try:
+    asyncio.run(stand_still())
+except connect.DATABASE_ERRORS:
+    sys.exit("its transaction was ended")
+"""
+
+
+@pytest.mark.parametrize("where", ["between statements", "in a statement"])
+async def test_a_worker_that_stands_still_holds_nobody_up(ladder, pool, database, where):
+    """SIGSTOP in a transaction: the server ends it, others apply the story, and it hears of that.
+
+    In the middle of a statement only PostgreSQL 17 can do that, and not as soon.
+    """
+    if where == "in a statement" and ladder.conn.get_server_version() < (17,):
+        pytest.skip("this PostgreSQL has no transaction_timeout")
     await ladder.claimed()
     await ladder.record(shapes.archived(1, minute=2))
-    other = Applier(pool, RULES, here(), Bell(database))
+    bounds = ("1", "60") if where == "between statements" else ("60", "2")
+    arguments = (sys.executable, "-c", STANDS_STILL, database.dsn, *bounds, where)
+    worker = await asyncio.create_subprocess_exec(*arguments, stderr=asyncio.subprocess.PIPE)
+    try:
+        await until(lambda: asyncio.to_thread(is_stopped, worker.pid))
 
-    async def stand_still() -> None:
-        async with transaction(pool) as conn:
-            await sessions.lock(conn, [("shortcut", 1)])
-            await other.tick()
+        await Applier(pool, RULES, here(), Bell(database)).tick()
 
-    with pytest.raises(DATABASE_ERRORS):
-        await stand_still()
+        assert (await ladder.session())["status"] == "closed"
+    finally:
+        worker.send_signal(signal.SIGCONT)
+        _, said = await worker.communicate()
+    assert said.decode().strip() == "its transaction was ended"
 
-    assert (await ladder.session())["status"] == "closed"
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process has been sent SIGSTOP, and stands."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 async def test_what_an_event_refers_to_is_read_from_the_api(ladder):

@@ -41,6 +41,9 @@ DATABASE_ERRORS = (
 #: The server ends a transaction in which it has heard nothing for so long: a process that stands
 #: still, or whose machine is gone, must not keep its locks until TCP finds out.
 IDLE_SECONDS = 5
+#: The most that a transaction may take, which PostgreSQL bounds from version 17 on. It ends one
+#: whose process stands still between the two messages of a statement, too: that is not idle.
+TRANSACTION_SECONDS = 60
 
 #: A plan is kept with its prepared statement, and one that was made when a table was empty would
 #: read all of it when it has grown, until an ANALYZE. Each of our statements has an index to go
@@ -129,5 +132,8 @@ async def transaction(pool: "Pool") -> AsyncIterator["Connection"]:
     """A connection in a transaction, READ COMMITTED whatever the server's default is."""
     async with take(pool) as conn, conn.transaction(isolation="read_committed"):
         # LOCAL, so that it holds behind a transaction pooler too.
-        await conn.execute(f"set local idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
+        bounds = f"set local idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+        if conn.get_server_version() >= (17,):
+            bounds += f"; set local transaction_timeout = '{TRANSACTION_SECONDS}s'"
+        await conn.execute(bounds)
         yield conn
