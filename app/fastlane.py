@@ -14,7 +14,7 @@ from app.body import Headers
 from app.errors import Rejected, Unrecorded
 from app.model import Delivery
 from app.problems import refusal
-from app.receive import Door, answer
+from app.receive import Door
 from app.record import Outcome
 
 _JSON = ((b"content-type", b"application/json"),)
@@ -118,16 +118,18 @@ class FastLane(HttpToolsProtocol):
 
     def _answer(self, delivery: Delivery, headers: Headers, recorded: Future[Outcome]) -> None:
         self._pending.response_complete = True
-        if self.transport.is_closing() or recorded.cancelled():
+        if recorded.cancelled():
             return
+        assert self._door is not None
         try:
-            status, body = answer(delivery, recorded.result())
-            self._write(status, _JSON, body)
+            headers, (status, body) = _JSON, self._door.answer(delivery, recorded.result())
         except (Rejected, Unrecorded) as error:
-            assert self._door is not None
             response = refusal(self._door.refused(error, self.client, headers))
-            self._write(response.status_code, response.raw_headers, bytes(response.body))
-        self.on_response_complete()
+            status, body = response.status_code, bytes(response.body)
+            headers = response.raw_headers
+        if not self.transport.is_closing():
+            self._write(status, headers, body)
+            self.on_response_complete()
 
     def _write(self, status: int, headers: Headers, body: bytes) -> None:
         stays = self._pending.keep_alive

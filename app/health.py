@@ -1,15 +1,22 @@
-"""What a proxy or an orchestrator asks: is the process alive, and may it have traffic."""
+"""What proxies, orchestrators and Prometheus ask: alive, ready for traffic, how busy."""
 
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.security import HTTPAuthorizationCredentials
 
+from app.api.access import bearer, shown
+from app.api.guard import Guard
 from app.db.connect import DATABASE_ERRORS, Pool, take
 from app.db.spool import SpoolState
-from app.errors import SchemaError, SpoolError
+from app.errors import Rejected, SchemaError, SpoolError
+from app.live import Shared
+from app.metrics import Metrics
 from app.migrate import require_latest
 from app.spool import Spool
 
@@ -20,6 +27,9 @@ _AWAY = "the database is not available"
 def router(pool: Pool, spool: Spool | None, draining: Callable[[], bool]) -> APIRouter:
     """`/livez` and `/readyz`, for GET and HEAD."""
     routes = APIRouter(tags=["health"])
+    # However many ask: they are no reason for more than one query at a time.
+    database_fault = Shared(partial(_database_fault, pool))
+    look_into = Shared(partial(_look_into, spool))
 
     # Described once: two methods would be two operations of one name.
     @routes.head("/livez", include_in_schema=False)
@@ -35,14 +45,40 @@ def router(pool: Pool, spool: Spool | None, draining: Callable[[], bool]) -> API
 
         That place is the database, or the spool while it has room.
         """
-        database = "shutting down" if draining() else await _database_fault(pool)
-        spooling, has_room = await _look_into(spool)
+        database = "shutting down" if draining() else await database_fault.get()
+        spooling, has_room = await look_into.get()
         fault = "the spool is full" if has_room is False else database
         ready = fault is None or (fault == _AWAY and has_room)
         content: dict[str, object] = {"status": "ready" if ready else "not ready"}
         content |= {"fault": fault} if fault else {}
         content |= {"spool": spooling} if spooling else {}
         return JSONResponse(content, status_code=200 if ready else 503)
+
+    return routes
+
+
+def metrics_router(metrics: Metrics, guard: Guard | None, *, is_open: bool) -> APIRouter:
+    """`/metrics`: for those who have the token, or for all who can reach a port of its own."""
+    routes = APIRouter(tags=["health"])
+
+    async def admit(
+        request: Request,
+        given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+    ) -> None:
+        if guard is None:
+            raise Rejected(404, "metrics-off", "Metrics are off here: see DRAFTGATE_API_TOKEN.")
+        guard.require(request, shown(given))
+
+    @routes.get(
+        "/metrics",
+        operation_id="metrics",
+        response_class=PlainTextResponse,
+        dependencies=[] if is_open else [Depends(admit)],
+    )
+    async def get_metrics(request: Request) -> Response:
+        """Figures in Prometheus' text format."""
+        page, content_type = await metrics.page(request.headers.get("accept", ""))
+        return Response(page, headers={"Content-Type": content_type})
 
     return routes
 

@@ -15,10 +15,12 @@ from uuid import uuid4
 
 import structlog
 
-from app.api.access import Desk
+from app.api.access import Desk, guard_of
 from app.apply import Applier
+from app.body import App
 from app.claims import Heart
 from app.connection import Lobby
+from app.counts import Counts
 from app.db.connect import DATABASE_ERRORS, Database, Pool, reason, take
 from app.decide import Rules
 from app.draft import Clarifying, Limits, Workshop
@@ -35,7 +37,7 @@ from app.record import DATABASE_SHARE, Recorder
 from app.settings import Settings
 from app.spool import Spool, require_directory
 from app.wake import Bell, wait
-from app.web import Server, create_app
+from app.web import Server, create_app, create_metrics_app
 from app.workspaces import Workspaces, connected
 
 #: After the grace: for killing drafters and giving their claims back.
@@ -43,6 +45,8 @@ LAST_SECONDS = 10
 #: Signals that come closer together than this mean the same.
 SAME_SIGNAL_SECONDS = 1.0
 ME_PAUSE_SECONDS = 5
+#: One to be ready by, one for figures; each asks one thing at a time.
+HEALTH_CONNECTIONS = 2
 
 log = structlog.get_logger(__name__)
 
@@ -78,11 +82,30 @@ class Shutdown:
             os._exit(1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where a process listens, and where it counts.
+
+    Attributes:
+        metrics: for figures alone, without a token.
+        counts: shared with its siblings, if it has any.
+    """
+
+    sockets: Sequence[socket.socket] = ()
+    metrics: socket.socket | None = None
+    counts: Counts | None = None
+
+    @property
+    def all_sockets(self) -> list[socket.socket]:
+        """Every one of them."""
+        return [*self.sockets, *([self.metrics] if self.metrics else [])]
+
+
 async def run(
     settings: Settings,
     dsn: str,
     roles: Collection[Role],
-    sockets: Sequence[socket.socket],
+    listening: Listening,
     shutdown: Shutdown | None = None,
 ) -> None:
     """Runs a process in these roles until it is told to stop.
@@ -95,7 +118,9 @@ async def run(
         asyncio.get_running_loop().add_signal_handler(number, shutdown.signalled)
     database = _database(settings, dsn)
     bell = Bell(database)
-    recorder = recorder_of(settings, database, bell) if Role.RECEIVER in roles else None
+    recorder = None
+    if Role.RECEIVER in roles:
+        recorder = recorder_of(settings, database, bell, listening.counts)
     # People have a pool of their own: what they look at may take long, and work can't wait.
     async with database.pool("work") as pool, database.pool("console") as people:
         await _require_schema(pool, may_be_away=roles == {Role.RECEIVER} and settings.spool_dir)
@@ -106,12 +131,14 @@ async def run(
                 background.append(tasks.create_task(recorder.run()))
             if desk is not None:
                 background.append(tasks.create_task(desk.live.run(shutdown.stopping)))
-            serving = _serve_http(settings, pool, recorder, desk, sockets, shutdown)
+            serving = _serve_http(settings, database, recorder, desk, listening, shutdown)
             work = [tasks.create_task(serving)]
             if Role.WORKER in roles:
                 background.append(tasks.create_task(bell.listen()))
                 work.append(tasks.create_task(_work(settings, database, pool, bell, shutdown)))
-            log.info("process.started", roles=" ".join(sorted(roles)), at=_addresses(sockets))
+            log.info(
+                "process.started", roles=" ".join(sorted(roles)), at=_addresses(listening.sockets)
+            )
             await asyncio.wait(work)
             for task in background:
                 task.cancel()
@@ -144,7 +171,9 @@ async def _require_schema(pool: Pool, *, may_be_away: object) -> None:
         raise DraftgateError(f"the database can't be used: {reason(error)}") from None
 
 
-def recorder_of(settings: Settings, database: Database, bell: Bell) -> Recorder:
+def recorder_of(
+    settings: Settings, database: Database, bell: Bell, counts: Counts | None = None
+) -> Recorder:
     """The recorder that these settings ask for, with its spool."""
     if not settings.secrets:
         raise SettingsError("DRAFTGATE_SHORTCUT_SECRETS is not set: no delivery could be trusted")
@@ -155,6 +184,7 @@ def recorder_of(settings: Settings, database: Database, bell: Bell) -> Recorder:
         queue_limit_bytes=settings.buffer_limit_bytes,
         commit_timeout_seconds=settings.commit_timeout_seconds,
         spool=_spool(settings),
+        counts=counts,
     )
 
 
@@ -171,15 +201,15 @@ def _spool(settings: Settings) -> Spool | None:
 
 def desk_of(settings: Settings, pool: Pool, bell: Bell) -> Desk | None:
     """What the operators' API and the console work with; None where no token is set."""
-    if settings.api_token is None:
+    guard = guard_of(settings)
+    if guard is None:
         log.warning("console.off", reason="DRAFTGATE_API_TOKEN is not set; so is the API")
         return None
-    token = settings.api_token.get_secret_value()
     return Desk(
         pool=pool,
         settings=settings,
         in_force=in_force(settings, os.environ),
-        token=token,
+        guard=guard,
         ring=bell.ring,
         live=Live(pool),
     )
@@ -187,23 +217,32 @@ def desk_of(settings: Settings, pool: Pool, bell: Bell) -> Desk | None:
 
 async def _serve_http(
     settings: Settings,
-    pool: Pool,
+    database: Database,
     recorder: Recorder | None,
     desk: Desk | None,
-    sockets: Sequence[socket.socket],
+    listening: Listening,
     shutdown: Shutdown,
 ) -> None:
-    if not sockets:
+    if not listening.sockets:
         await shutdown.stopping.wait()
         return
     draining = shutdown.stopping.is_set
-    app = create_app(settings, pool=pool, recorder=recorder, draining=draining, desk=desk)
-    lobby = Lobby(timeout_seconds=settings.header_timeout_seconds, most=settings.connection_limit)
-    server = Server(app, graceful_timeout_seconds=settings.shutdown_grace_seconds, lobby=lobby)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(server.serve(sockets=list(sockets)))
+    # Whoever asks how we are waits for no work, and work for none of them.
+    async with database.pool("health", size=HEALTH_CONNECTIONS) as pool, asyncio.TaskGroup() as all:
+        app = create_app(settings, pool=pool, recorder=recorder, draining=draining, desk=desk)
+        servers = [_server(settings, app)]
+        all.create_task(servers[0].serve(sockets=list(listening.sockets)))
+        if listening.metrics is not None:
+            servers.append(_server(settings, create_metrics_app(settings, pool, recorder)))
+            all.create_task(servers[1].serve(sockets=[listening.metrics]))
         await shutdown.stopping.wait()
-        server.should_exit = True
+        for server in servers:
+            server.should_exit = True
+
+
+def _server(settings: Settings, app: App) -> Server:
+    lobby = Lobby(timeout_seconds=settings.header_timeout_seconds, most=settings.connection_limit)
+    return Server(app, graceful_timeout_seconds=settings.shutdown_grace_seconds, lobby=lobby)
 
 
 async def _work(

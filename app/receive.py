@@ -51,6 +51,7 @@ class Door:
     ) -> None:
         self._behind = behind
         self._recorder = recorder
+        self._counts = recorder.counts
         self._secrets = secrets
         self._bodies = bodies
         self._root_path = root_path
@@ -71,6 +72,7 @@ class Door:
         try:
             await _answer(send, *await self._receive(path, scope, receive))
         except Gone:
+            self._counts.answered("cut-off")
             log.info("delivery.cut_off", client=self._client(scope.get("client"), scope["headers"]))
         except (Rejected, Unrecorded) as error:
             await refuse(send, self.refused(error, scope.get("client"), scope["headers"]))
@@ -80,7 +82,10 @@ class Door:
     ) -> Rejected:
         """What the sender is told; a line in the log says who it was."""
         if isinstance(error, Unrecorded):
-            return Rejected(503, "unavailable", str(error))
+            error = Rejected(503, "unavailable", str(error))
+        self._counts.answered(error.code)
+        if error.code == "unavailable":
+            return error  # The recorder has said it, once for all of them.
         client = self._client(peer, headers)
         log.info("delivery.rejected", code=error.code, status=error.status, client=client)
         return error
@@ -98,7 +103,7 @@ class Door:
             raise Rejected(405, "method-not-allowed", "Deliveries are sent by POST.")
         _check(headers)
         delivery, recorded = self._take(source, await self._bodies.read(headers, receive), headers)
-        return answer(delivery, await recorded)
+        return self.answer(delivery, await recorded)
 
     def take_whole(
         self, source: str, body: bytes, headers: Headers
@@ -122,18 +127,18 @@ class Door:
         delivery = envelope.read(source, body, headers)
         return delivery, self._recorder.put(delivery)
 
+    def answer(self, delivery: Delivery, outcome: Outcome) -> tuple[int, bytes]:
+        """What the sender of a delivery is told that is committed, or safe in the spool.
 
-def answer(delivery: Delivery, outcome: Outcome) -> tuple[int, bytes]:
-    """What the sender of a delivery is told that is committed, or safe in the spool.
-
-    Raises Rejected for what can't be read.
-    """
-    if delivery.defect is not None:
-        # It was signed, so it is kept; but whoever sent it should hear that it is no use.
-        raise Rejected(400, "not-json", f"The body can't be read: {delivery.defect}.")
-    event_id = "null" if delivery.event_id is None else _quoted(delivery.event_id)
-    status, said = _SAID[outcome]
-    return status, f'{{"event_id":{event_id},{said}}}'.encode()
+        Raises Rejected for what can't be read.
+        """
+        if delivery.defect is not None:
+            # It was signed, so it is kept; but whoever sent it should hear that it is no use.
+            raise Rejected(400, "not-json", f"The body can't be read: {delivery.defect}.")
+        event_id = "null" if delivery.event_id is None else _quoted(delivery.event_id)
+        self._counts.answered(outcome.value)
+        status, said = _SAID[outcome]
+        return status, f'{{"event_id":{event_id},{said}}}'.encode()
 
 
 def _check(headers: Headers) -> None:

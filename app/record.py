@@ -12,6 +12,7 @@ from enum import Enum
 import asyncpg
 import structlog
 
+from app.counts import Counts
 from app.db import events
 from app.db.connect import DATABASE_ERRORS, Database, reason
 from app.db.spool import Spooled
@@ -66,7 +67,9 @@ class Recorder:
         queue_limit_bytes: int,
         commit_timeout_seconds: float,
         spool: Spool | None = None,
+        counts: Counts | None = None,
     ) -> None:
+        self.counts = counts or Counts()
         self._database = database
         self._bell = bell
         self._queue_limit = queue_limit
@@ -104,6 +107,7 @@ class Recorder:
         done: asyncio.Future[Outcome] = loop.create_future()
         self._waiting.append((delivery, done, loop.time()))
         self._waiting_bytes += len(delivery.body)
+        self.counts.waiting(len(self._waiting))
         self._arrived.set()
         return done
 
@@ -162,6 +166,7 @@ class Recorder:
             if not waiting[1].done():  # The process is ending, and has let go of its sender.
                 batch.append(waiting)
                 size += len(waiting[0].body)
+        self.counts.waiting(len(self._waiting))
         if not self._waiting:
             self._arrived.clear()
         return batch
@@ -178,6 +183,11 @@ class Recorder:
                 done.set_result(Outcome.NEW if key in new else Outcome.DUPLICATE)
             # Of several copies in one batch, the first is the new one.
             new.discard(key)
+        self._count(batch)
+
+    def _count(self, batch: list[Waiting]) -> None:
+        now = asyncio.get_running_loop().time()
+        self.counts.recorded(now - since for _, _, since in batch)
 
     def _lost(self, error: BaseException) -> None:
         self._outage.failed(error)
@@ -200,6 +210,7 @@ class Recorder:
         for _, done, _ in batch:
             if not done.done():
                 done.set_result(Outcome.SPOOLED)
+        self._count(batch)
 
     async def _recover(self) -> None:
         """Finds out when the database is back, and brings it what is in the spool."""

@@ -222,6 +222,13 @@ class Settings(BaseSettings):
         " off",
     )
 
+    metrics_listen: str | None = Field(
+        None,
+        pattern=r"^(\[[0-9a-fA-F:]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}$",
+        description="`host:port` on which `/metrics` needs no token. Unset: only beside the rest,"
+        " with `DRAFTGATE_API_TOKEN`",
+    )
+
     # The process
     shutdown_grace_seconds: Seconds = Field(
         30, description="How long running drafters may finish after SIGTERM"
@@ -245,6 +252,7 @@ class Settings(BaseSettings):
         "drafted_state",
         "repository",
         "spool_dir",
+        "metrics_listen",
         mode="before",
     )
     @classmethod

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from app import health
 from app.api import routes
-from app.api.access import Desk
+from app.api.access import Desk, guard_of
 from app.body import App, BodyReader
 from app.bounds import Bounds
 from app.connection import Connection, Lobby
@@ -22,6 +22,7 @@ from app.console.server import create_console
 from app.db.connect import DATABASE_ERRORS, Pool, reason
 from app.describe import describe_door
 from app.errors import Rejected
+from app.metrics import Metrics
 from app.problems import problem
 from app.receive import Door
 from app.record import Recorder
@@ -30,6 +31,9 @@ from app.settings import Settings
 VERSION = "0.1.0"
 #: Longer than any proxy in front keeps an idle connection, or it may reuse one just closed.
 KEEP_ALIVE_SECONDS = 75
+
+#: What goes with a refusal of this status.
+_SAYS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "60"}}
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +81,7 @@ def create_app(
     draining: Callable[[], bool],
     desk: Desk | None = None,
 ) -> App:
-    """The whole application.
+    """The whole application; health and figures take their connections from the pool.
 
     Without a recorder this process receives no deliveries; without a desk it has no operators' API
     and no console.
@@ -86,6 +90,8 @@ def create_app(
         title="Draftgate", version=VERSION, redirect_slashes=False, docs_url=None, redoc_url=None
     )
     api.include_router(health.router(pool, recorder.spool if recorder else None, draining))
+    metrics, guard = Metrics(pool, recorder), guard_of(settings)
+    api.include_router(health.metrics_router(metrics, guard, is_open=False))
     if desk is not None:
         api.state.desk = desk
         api.include_router(routes.router)
@@ -93,11 +99,7 @@ def create_app(
     api.add_api_route("/console", _console, include_in_schema=False)
     api.add_api_route("/console/{path:path}", _no_console, include_in_schema=False)
     _answer_with_problems(api)
-    bodies = BodyReader(
-        limit_bytes=settings.body_limit_bytes,
-        all_limit_bytes=settings.buffer_limit_bytes,
-        timeout_seconds=settings.body_timeout_seconds,
-    )
+    bodies = _bodies(settings)
     bounded = Bounds(api, bodies, root_path=settings.root_path)
     if recorder is None:
         return bounded
@@ -109,6 +111,23 @@ def create_app(
         secrets=settings.secrets,
         root_path=settings.root_path,
         proxies=settings.proxies,
+    )
+
+
+def create_metrics_app(settings: Settings, pool: Pool, recorder: Recorder | None) -> App:
+    """`/metrics` alone, without a token: for a port that only Prometheus can reach."""
+    api = FastAPI(openapi_url=None, redirect_slashes=False)
+    metrics = Metrics(pool, recorder)
+    api.include_router(health.metrics_router(metrics, None, is_open=True))
+    _answer_with_problems(api)
+    return Bounds(api, _bodies(settings), root_path="")
+
+
+def _bodies(settings: Settings) -> BodyReader:
+    return BodyReader(
+        limit_bytes=settings.body_limit_bytes,
+        all_limit_bytes=settings.buffer_limit_bytes,
+        timeout_seconds=settings.body_timeout_seconds,
     )
 
 
@@ -142,8 +161,7 @@ async def _validation_problem(_: Request, error: Exception) -> JSONResponse:
 
 async def _refusal(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Rejected)
-    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
-    return problem(error, headers=headers)
+    return problem(error, headers=_SAYS.get(error.status))
 
 
 async def _unavailable(_: Request, error: Exception) -> JSONResponse:

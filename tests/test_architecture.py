@@ -13,7 +13,7 @@ FILES = sorted(path for path in APP.rglob("*.py"))
 #: A module imports only from layers before its own, and within a package from its neighbours.
 LAYERS = (
     ("app.errors",),
-    ("app.outage", "app.forwarded"),
+    ("app.outage", "app.forwarded", "app.counts"),
     ("app.machine",),
     ("app.model",),
     ("app.clarify",),
@@ -49,6 +49,7 @@ LAYERS = (
     ("app.fastlane",),
     ("app.connection",),
     ("app.console",),
+    ("app.metrics",),
     ("app.health", "app.describe"),
     ("app.web",),
     ("app.logs",),

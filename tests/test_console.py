@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 import pytest
 
+from app.api.guard import MOST_FAILURES
 from app.bounds import MOST_AT_ONCE
 from app.console import diff
-from app.console.access import MOST_FAILURES, local
+from app.console.access import local
 from app.console.render import link, visible
 from app.db import gate, hooks
 from app.errors import Rejected

@@ -1,6 +1,5 @@
 """Who may use the API, with what arguments, and what its routes work with."""
 
-import hmac
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BeforeValidator, StringConstraints
 
 from app import operate
+from app.api.guard import Guard
 from app.db.connect import Connection, Pool, take
 from app.db.look import Cursor
 from app.errors import Rejected
@@ -37,9 +37,15 @@ class Desk:
     pool: Pool
     settings: Settings
     in_force: Sequence[InForce]
-    token: str
+    guard: Guard
     ring: Callable[[], None]
     live: Live
+
+
+def guard_of(settings: Settings) -> Guard | None:
+    """Who has the token may pass; None where none is set."""
+    token = settings.api_token
+    return Guard(token.get_secret_value(), settings.proxies) if token else None
 
 
 def desk(request: Request) -> Desk:
@@ -49,14 +55,17 @@ def desk(request: Request) -> Desk:
 
 
 def require_token(
+    request: Request,
     at: Annotated[Desk, Depends(desk)],
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> None:
-    """Raises Rejected unless the request has the token; comparing takes the same time always."""
-    # Starlette has read the header as Latin-1, whatever it was.
-    shown = given.credentials.encode("latin-1") if given else b""
-    if not hmac.compare_digest(shown, at.token.encode()):
-        raise Rejected(401, "token-invalid", "This needs the API token, as a bearer token.")
+    """Raises Rejected unless the request has the token."""
+    at.guard.require(request, shown(given))
+
+
+def shown(given: HTTPAuthorizationCredentials | None) -> str | None:
+    """The token that a request shows, which Starlette has read as Latin-1, whatever it was."""
+    return given.credentials.encode("latin-1").decode("utf-8", "replace") if given else None
 
 
 async def connection(at: Annotated[Desk, Depends(desk)]) -> AsyncIterator[Connection]:

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,9 @@ from app.cli.common import (
     run,
     settings_and_logs,
 )
+from app.counts import Counts, room
 from app.errors import SettingsError
-from app.main import LAST_SECONDS, Role
+from app.main import LAST_SECONDS, Listening, Role
 from app.processes import Child, die_with_parent, supervise
 from app.settings import Settings
 
@@ -38,19 +40,25 @@ def serve(
     processes: Annotated[int, typer.Option(min=1, max=64, help="Processes to run.")] = 1,
     migrate: Annotated[bool, typer.Option("--migrate", help="Migrate the schema first.")] = False,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    shared: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Receive deliveries and work on them."""
     with errors_as_exit_codes():
         settings = settings_and_logs()
         die_with_parent()
         roles = set(role or Role)
-        with dsn_of(settings) as dsn, _listening(host, port, uds, fd) as listener:
+        with ExitStack() as closing:
+            dsn = closing.enter_context(dsn_of(settings))
+            listener = _bound(host, port, uds) if fd is None else socket.socket(fileno=fd)
+            listening = _shared(listener, shared) if shared else _alone(listener, settings)
+            for opened in listening.all_sockets:
+                closing.enter_context(opened)
             if migrate:
                 run(migrations.migrate(dsn))
             if processes == 1:
-                run(main.run(settings, dsn, roles, [listener]))
+                run(main.run(settings, dsn, roles, listening))
             else:
-                run(_serve_many(settings, dsn, roles, listener, processes))
+                run(_serve_many(settings, dsn, roles, listening, processes))
 
 
 def worker(
@@ -63,7 +71,7 @@ def worker(
         with dsn_of(settings) as dsn:
             if migrate:
                 run(migrations.migrate(dsn))
-            run(main.run(settings, dsn, {Role.WORKER}, []))
+            run(main.run(settings, dsn, {Role.WORKER}, Listening()))
 
 
 def migrate() -> None:
@@ -76,25 +84,46 @@ def migrate() -> None:
 
 
 async def _serve_many(
-    settings: Settings, dsn: str, roles: set[Role], listener: socket.socket, processes: int
+    settings: Settings, dsn: str, roles: set[Role], listening: Listening, processes: int
 ) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     chosen = [word for role in sorted(roles) for word in ("--role", role)]
-    child = Child(
-        arguments=["serve", "--fd", str(listener.fileno()), *chosen],
-        fds=[listener.fileno()],
-        environment={"DRAFTGATE_DATABASE_URL": dsn},
+    listener, *metrics = [opened.fileno() for opened in listening.all_sockets]
+    with room(processes) as counts:
+        shared = [",".join(map(str, (slot, counts, *metrics))) for slot in range(processes)]
+        children = [
+            Child(
+                arguments=["serve", "--fd", str(listener), "--shared", numbers, *chosen],
+                fds=[listener, counts, *metrics],
+                environment={"DRAFTGATE_DATABASE_URL": dsn},
+            )
+            for numbers in shared
+        ]
+        seconds = settings.shutdown_grace_seconds + 2 * LAST_SECONDS
+        await supervise(children, stopping, seconds=seconds)
+
+
+def _shared(listener: socket.socket, shared: str) -> Listening:
+    """With what the parent shares among its children: a file to count in, perhaps a socket."""
+    slot, counts, *metrics = map(int, shared.split(","))
+    return Listening(
+        sockets=[listener],
+        metrics=socket.socket(fileno=metrics[0]) if metrics else None,
+        counts=Counts.inherited(counts, slot=slot),
     )
-    seconds = settings.shutdown_grace_seconds + 2 * LAST_SECONDS
-    await supervise([child] * processes, stopping, seconds=seconds)
 
 
-def _listening(host: str, port: int, uds: Path | None, fd: int | None) -> socket.socket:
+def _alone(listener: socket.socket, settings: Settings) -> Listening:
+    if settings.metrics_listen is None:
+        return Listening(sockets=[listener])
+    host, _, port = settings.metrics_listen.rpartition(":")
+    return Listening(sockets=[listener], metrics=_bound(host.strip("[]"), int(port), None))
+
+
+def _bound(host: str, port: int, uds: Path | None) -> socket.socket:
     """The socket, bound before anything starts, so that a taken port is one clear line."""
-    if fd is not None:
-        return socket.socket(fileno=fd)
     try:
         if uds is not None:
             uds.unlink(missing_ok=True)

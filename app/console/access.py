@@ -3,11 +3,8 @@
 import hmac
 import re
 import secrets
-import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
-from ipaddress import IPv6Address, ip_network
 from typing import Annotated
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -21,9 +18,6 @@ from app.errors import Rejected
 
 COOKIE = "draftgate_console"
 SESSION_SECONDS = 12 * 60 * 60
-#: Wrong tokens from one address in so many seconds, after which none is compared.
-MOST_FAILURES, FAILURES_SECONDS = 10, 60.0
-_MOST_ADDRESSES = 10_000
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]*")
 
 
@@ -46,42 +40,6 @@ class Visitor:
 
 class SignInRequired(Exception):
     """The page is for those who are signed in."""
-
-
-class Attempts:
-    """Wrong tokens by address; an IPv6 network counts as one, since its owner has all of it."""
-
-    def __init__(self) -> None:
-        self._failures: OrderedDict[str, tuple[float, int]] = OrderedDict()
-
-    def admit(self, address: str) -> None:
-        """Raises Rejected when too many have failed from there."""
-        since, failures = self._failures.get(address, (0.0, 0))
-        if failures >= MOST_FAILURES and time.monotonic() - since < FAILURES_SECONDS:
-            raise Rejected(429, "too-many-attempts", "Too many wrong tokens; wait a minute.")
-
-    def failed(self, address: str) -> None:
-        """One more has failed."""
-        since, failures = self._failures.pop(address, (0.0, 0))
-        if time.monotonic() - since >= FAILURES_SECONDS:
-            since, failures = time.monotonic(), 0
-        self._failures[address] = (since, failures + 1)
-        if len(self._failures) > _MOST_ADDRESSES:
-            self._failures.popitem(last=False)
-
-
-def address(request: Request, desk: Desk) -> str:
-    """Whom attempts are counted for."""
-    peer = request.client.host if request.client else None
-    found = desk.settings.proxies.client(peer, request.headers.raw)
-    if isinstance(found, IPv6Address):
-        return str(ip_network((found, 64), strict=False))
-    return str(found)
-
-
-def is_token(desk: Desk, given: str) -> bool:
-    """Whether it is the token; comparing takes the same time always."""
-    return hmac.compare_digest(given.encode("utf-8", "replace"), desk.token.encode())
 
 
 def sign_in(request: Request, desk: Desk, response: Response, name: str) -> None:
@@ -109,7 +67,7 @@ def sign_out(request: Request, response: Response) -> None:
 def _sealer(desk: Desk) -> URLSafeTimedSerializer:
     """Its key is derived from the token, so a new token ends all sessions."""
     return URLSafeTimedSerializer(
-        desk.token,
+        desk.guard.token,
         salt="draftgate console session",
         signer_kwargs={"key_derivation": "hmac", "digest_method": sha256},
     )
@@ -122,7 +80,7 @@ async def visitor(request: Request, desk: Desked) -> Visitor:
     except BadSignature:
         raise SignInRequired from None
     signer = Signer(
-        desk.token, salt="draftgate console form", key_derivation="hmac", digest_method=sha256
+        desk.guard.token, salt="draftgate console form", key_derivation="hmac", digest_method=sha256
     )
     return Visitor(told["name"], signer.get_signature(told["id"]).decode())
 

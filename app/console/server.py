@@ -15,9 +15,10 @@ from starlette.exceptions import HTTPException
 
 from app import operate
 from app.api.access import Desk, Desked
+from app.api.guard import Attempts
 from app.body import App, Message, Receive, Scope, Send
 from app.console import access, actions, pages
-from app.console.access import Attempts, Form, Signed, SignedForm, SignInRequired
+from app.console.access import Form, Signed, SignedForm, SignInRequired
 from app.console.render import HERE, page
 from app.db.connect import DATABASE_ERRORS, reason
 from app.errors import Rejected
@@ -92,10 +93,10 @@ async def login_page(request: Request, next: str = "") -> HTMLResponse:
 async def login(request: Request, desk: Desked, form: Form) -> Response:
     """Signs in whoever has the token."""
     attempts: Attempts = request.app.state.attempts
-    address = access.address(request, desk)
+    address = desk.guard.address(request)
     attempts.admit(address)
     wanted = access.local(form.get("next", ""), request.scope["root_path"])
-    if not access.is_token(desk, form.get("token", "")):
+    if not desk.guard.is_token(form.get("token", "")):
         attempts.failed(address)
         log.warning("console.refused", client=address)
         fault = "This is not the token."

@@ -106,13 +106,13 @@ class Database:
             settings |= INDEXES_ONLY
         return settings
 
-    def pool(self, purpose: str) -> "Pool":
+    def pool(self, purpose: str, *, size: int | None = None) -> "Pool":
         """A pool that is opened by `async with`; take from it with `take`."""
         return asyncpg.create_pool(
             self.dsn,
             connection_class=_Pooled,
             min_size=0,
-            max_size=self.pool_size,
+            max_size=size or self.pool_size,
             timeout=self.connect_timeout_seconds,
             command_timeout=self.command_timeout_seconds,
             statement_cache_size=self.statement_cache_size,

@@ -172,3 +172,34 @@ async def marks(conn: Connection, *, since: int | None) -> Marks:
     )
     assert row is not None
     return Marks(**row)
+
+
+async def failures(conn: Connection) -> dict[str, int]:
+    """How much of each kind was given up, counted up to `COUNTED`."""
+    row = await conn.fetchrow(
+        """
+        select (select count(*) from (select from events where status = 'failed'
+                                       limit $1) as few) as events,
+               (select count(*) from (select from events where status = 'quarantined'
+                                       limit $1) as few) as quarantined,
+               (select count(*) from (select from outbox where status = 'failed'
+                                       limit $1) as few) as comments
+        """,
+        COUNTED,
+    )
+    assert row is not None
+    return dict(row)
+
+
+async def connections(conn: Connection) -> dict[tuple[str, str], int]:
+    """How many connections of this service's there are to the database, by purpose and state."""
+    rows = await conn.fetch(
+        """
+        select substring(application_name from length('draftgate ') + 1) as purpose,
+               coalesce(state, 'unknown') as state, count(*) as number
+          from pg_stat_activity
+         where datname = current_database() and application_name like 'draftgate %'
+         group by 1, 2
+        """
+    )
+    return {(row["purpose"], row["state"]): row["number"] for row in rows}
