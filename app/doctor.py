@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -14,6 +16,7 @@ import asyncpg
 from app.db import hooks, server
 from app.db.connect import DATABASE_ERRORS, Connection, reason
 from app.db.server import Server
+from app.db.spool import SpoolFile, SpoolState
 from app.drafters.git import Git, git_environment
 from app.errors import (
     DrafterError,
@@ -27,6 +30,7 @@ from app.model import Hook, HookStatus
 from app.settings import PREFIX, Settings, strangers
 from app.shortcut.client import ShortcutClient
 from app.sources import SOURCE, Source
+from app.spool import FILE
 
 #: The versions of PostgreSQL that are tested.
 OLDEST, NEWEST = 15, 18
@@ -83,7 +87,7 @@ def setup(settings: Settings) -> list[Finding]:
     else:
         found.append(ok("operators' API", "It has a token."))
     state = _directory("state directory", "DRAFTGATE_STATE_DIR", settings.state_dir)
-    return [*found, _drafter(settings), state, _spool(settings.spool_dir)]
+    return [*found, _drafter(settings), state, *_spool(settings)]
 
 
 def _secrets(settings: Settings) -> list[Finding]:
@@ -134,11 +138,37 @@ def _directory(check: str, variable: str, directory: Path) -> Finding:
     return ok(check, f"{directory}, {free >> 30} GiB free.")
 
 
-def _spool(directory: Path | None) -> Finding:
-    if directory is not None:
-        return _directory("spool", "DRAFTGATE_SPOOL_DIR", directory)
-    mend = "Set DRAFTGATE_SPOOL_DIR, on a disk that outlives the process."
-    return warning("spool", "None: deliveries are refused while the database is away.", mend)
+def _spool(settings: Settings) -> list[Finding]:
+    if settings.spool_dir is None:
+        mend = "Set DRAFTGATE_SPOOL_DIR, on a disk that outlives the process."
+        said = "None: deliveries are refused while the database is away."
+        return [warning("spool", said, mend)]
+    there = _directory("spool", "DRAFTGATE_SPOOL_DIR", settings.spool_dir)
+    if not (settings.spool_dir / FILE).exists():
+        return [there]
+    try:
+        file = SpoolFile(settings.spool_dir / FILE, limit_bytes=settings.spool_limit_bytes)
+        with closing(file):
+            return [there, _spooled(file.state())]
+    except (sqlite3.Error, OSError) as error:
+        mend = "Move the file away, keep it, and start again: deliveries need another now."
+        return [there, fault("spool", f"Its file can't be used: {error}.", mend)]
+
+
+def _spooled(state: SpoolState) -> Finding:
+    used = f"{state.used_bytes >> 20} of {state.limit_bytes >> 20} MiB used"
+    if state.is_full:
+        mend = "See to the database, or raise DRAFTGATE_SPOOL_LIMIT_BYTES."
+        return fault("spool", f"It is full: {state.deliveries} deliveries wait.", mend)
+    if state.refused:
+        said = f"The database can't store {state.refused} deliveries; {used}."
+        return warning("spool", said, "See `spool.refused` in the log; a restart tries them again.")
+    if state.oldest_at is not None:
+        said = f"{state.deliveries} deliveries wait, since {state.oldest_at:%Y-%m-%d %H:%M:%SZ}."
+        return warning(
+            "spool", said, "A running receiver brings them in when the database is back."
+        )
+    return ok("spool", f"Nothing waits in it; {used}.")
 
 
 async def git(settings: Settings) -> list[Finding]:

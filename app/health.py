@@ -28,8 +28,8 @@ def router(pool: Pool, spool: Spool | None, draining: Callable[[], bool]) -> API
     """`/livez` and `/readyz`, for GET and HEAD."""
     routes = APIRouter(tags=["health"])
     # However many ask: they are no reason for more than one query at a time.
-    database_fault = Shared(partial(_database_fault, pool))
-    look_into = Shared(partial(_look_into, spool))
+    database_fault = Shared(partial(_database_fault, pool), singly=True)
+    look_into = Shared(partial(_look_into, spool), singly=True)
 
     # Described once: two methods would be two operations of one name.
     @routes.head("/livez", include_in_schema=False)

@@ -87,21 +87,26 @@ class Shared(Generic[Value]):
     """What is asked for by many at once, read once for all of them.
 
     Shared for less than a page waits between hearing of a change and loading itself again: what one
-    gets then is never from before the change.
+    gets then is never from before the change. `singly`, one waits for what is being read already,
+    however long ago that was begun: a database that hangs is asked one thing at a time.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[Value]]) -> None:
+    def __init__(self, read: Callable[[], Awaitable[Value]], *, singly: bool = False) -> None:
         self._read = read
+        self._singly = singly
         self._reading: asyncio.Future[Value] | None = None
         self._began = 0.0
 
     async def get(self) -> Value:
         """What was begun to be read a moment ago, or else now."""
-        if self._reading is None or time.monotonic() - self._began > SHARED_SECONDS:
+        if self._reading is None or (self._is_old() and (self._reading.done() or not self._singly)):
             self._began = time.monotonic()
             self._reading = asyncio.ensure_future(self._read())
         # Who goes away takes it from nobody else.
         return await asyncio.shield(self._reading)
+
+    def _is_old(self) -> bool:
+        return time.monotonic() - self._began > SHARED_SECONDS
 
 
 class _Watcher:

@@ -50,7 +50,7 @@ class Metrics:
         self._pool = pool
         self._counts = recorder.counts if recorder else None
         self._spool = recorder.spool if recorder else None
-        self._figures = Shared(self._look)
+        self._figures = Shared(self._look, singly=True)
 
     async def page(self, accept: str) -> tuple[bytes, str]:
         """The figures in the format that is asked for, and its content type."""

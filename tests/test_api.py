@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from app.api import guard
+from app.api.guard import MOST_FAILURES
 from app.db import gate, look, sessions
 from app.db.connect import Database
-from app.errors import SettingsError
+from app.errors import Rejected, SettingsError
 from app.machine import Status
 from app.settings import load
 from tests import shapes
@@ -50,6 +52,34 @@ async def test_nothing_is_shown_without_the_token(api, path, given):
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert answer.headers["Content-Type"] == "application/problem+json"
     assert answer.json()["code"] == "token-invalid"
+
+
+async def test_wrong_tokens_are_bounded_by_address(api):
+    """After ten the answer is 429, with a wait; who has the token passes from there as well."""
+    wrong = {"Authorization": "Bearer x"}
+    answers = [await api.get("stats", headers=wrong) for _ in range(MOST_FAILURES + 2)]
+
+    assert [answer.status_code for answer in answers] == [401] * MOST_FAILURES + [429] * 2
+    assert (answers[-1].headers["Retry-After"], answers[-1].json()["code"]) == (
+        "60",
+        "too-many-attempts",
+    )
+    assert (await api.get("stats")).status_code == 200
+
+
+def test_addresses_that_are_counted_are_bounded(monkeypatch):
+    """Whoever has many addresses fills no memory: the first of them are forgotten."""
+    monkeypatch.setattr(guard, "MOST_ADDRESSES", 3)
+    attempts = guard.Attempts()
+    for _ in range(MOST_FAILURES):
+        for address in ("a", "b", "c"):
+            attempts.failed(address)
+    attempts.failed("d")
+
+    attempts.admit("a")
+    with pytest.raises(Rejected):
+        attempts.admit("b")
+    assert len(attempts) == 3
 
 
 async def test_nothing_is_done_without_the_token(api, ladder):

@@ -4,14 +4,18 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from app.db import gate, look
+from app.db.spool import Spooled, SpoolFile
 from app.machine import Status
 from app.processes import argv
+from app.spool import FILE
 from tests import shapes
 from tests.ladder import DRAFT, comment
 from tests.service import SECRET
@@ -272,6 +276,24 @@ async def test_the_doctor_has_a_mend_for_every_fault(draftgate, tmp_path):
     assert all(found["mend"] for found in findings if found["grade"] != "ok")
     assert findings[0]["mend"] == "Write DRAFTGATE_TRIGGER_OWNER."
     assert not [word for word in ("hidden-word", "not-to-be-shown") if word in done.out]
+
+
+async def test_the_doctor_looks_into_the_spool(draftgate, tmp_path):
+    """What waits in it, or that it can't be used, is told; looking makes no file."""
+    spool = tmp_path / "spool"
+    found = {**GOOD, "DRAFTGATE_SPOOL_DIR": str(spool), "DRAFTGATE_SPOOL_LIMIT_BYTES": "1048576"}
+    await draftgate("doctor", **found)
+    assert not spool.exists()
+
+    waiting = Spooled(source="shortcut", body=b"{}", headers="{}", received_at=datetime.now(UTC))
+    with closing(SpoolFile(spool / FILE, limit_bytes=1 << 20)) as file:
+        file.append([waiting])
+    holding = await draftgate("doctor", **found)
+    (spool / FILE).write_bytes(b"this is no database" * 1000)
+    broken = await draftgate("doctor", **found)
+
+    assert (holding.code, "1 deliveries wait, since " in holding.out) == (0, True)
+    assert (broken.code, "Its file can't be used" in broken.out) == (1, True)
 
 
 async def test_the_doctor_knows_an_old_schema(draftgate, conn):

@@ -17,7 +17,7 @@ from app.simulator.faults import Fault
 from app.simulator.records import PEOPLE, WORKSPACE_ID
 from tests import shapes
 from tests.locks import until
-from tests.stack import Stack, stack
+from tests.stack import Stack, free_port, stack
 
 #: A story about which nothing need be asked.
 TOLD = {"name": "Export invoices", "description": "As CSV."}
@@ -262,14 +262,28 @@ async def test_serve_refuses_to_run_without_a_secret(it):
     assert "DRAFTGATE_SHORTCUT_SECRETS is not set" in it.log()
 
 
+async def told(port, path):
+    """An answer on a connection of its own, so that any process may give it."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return await client.get(f"http://127.0.0.1:{port}{path}")
+
+
 async def test_many_processes_share_a_port(it, conn):
-    """`serve --processes 2`: both receive, one that is killed is replaced, all end on SIGTERM."""
+    """`serve --processes 2`: both receive, tell each other's figures, and end on SIGTERM."""
+    metrics = free_port()
+    it.settings["DRAFTGATE_METRICS_LISTEN"] = f"127.0.0.1:{metrics}"
     fd = it.trial.service.fileno()
     arguments = ["serve", "--role", "receiver", "--processes", "2", "--fd", str(fd)]
     parent = await it.start(*arguments, fd=fd)
     port = it.trial.service.getsockname()[1]
     report = await it.send(shapes.labelled(1), copies=50, concurrency=8, port=port)
     assert report.answers == {(200, False): 1, (200, True): 49}
+    pages = [await told(metrics, "/metrics") for _ in range(4)]
+    elsewhere = [await told(metrics, path) for path in ("/", "/livez", "/openapi.json")]
+    for page in pages:
+        assert 'draftgate_deliveries_total{outcome="new"} 1.0\n' in page.text
+        assert 'draftgate_deliveries_total{outcome="duplicate"} 49.0\n' in page.text
+    assert {answer.status_code for answer in elsewhere} == {404}
 
     parent.terminate()
 

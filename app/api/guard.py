@@ -12,17 +12,20 @@ from app.forwarded import Proxies
 
 #: Wrong tokens from one address in so many seconds, after which it is told to wait.
 MOST_FAILURES, FAILURES_SECONDS = 10, 60.0
-_MOST_ADDRESSES = 10_000
+MOST_ADDRESSES = 10_000
 
 
 class Attempts:
     """Wrong tokens by address; an IPv6 network counts as one, since its owner has all of it.
 
-    Of more addresses than `_MOST_ADDRESSES`, those that have failed longest ago are forgotten.
+    Of more addresses than `MOST_ADDRESSES`, those that have failed longest ago are forgotten.
     """
 
     def __init__(self) -> None:
         self._failures: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._failures)
 
     def admit(self, address: str) -> None:
         """Raises Rejected when too many have failed from there."""
@@ -36,7 +39,7 @@ class Attempts:
         if time.monotonic() - since >= FAILURES_SECONDS:
             since, failures = time.monotonic(), 0
         self._failures[address] = (since, failures + 1)
-        if len(self._failures) > _MOST_ADDRESSES:
+        if len(self._failures) > MOST_ADDRESSES:
             self._failures.popitem(last=False)
 
 
