@@ -13,7 +13,7 @@ from pathlib import Path
 
 import asyncpg
 
-from app.db import hooks, server
+from app.db import hooks, look, server
 from app.db.connect import DATABASE_ERRORS, Connection, reason
 from app.db.server import Server
 from app.db.spool import SpoolFile, SpoolState
@@ -26,7 +26,7 @@ from app.errors import (
     ShortcutUnavailable,
 )
 from app.migrate import require_latest
-from app.model import Hook, HookStatus
+from app.model import Hook, HookStatus, OwedStatus
 from app.settings import PREFIX, Settings, strangers
 from app.shortcut.client import ShortcutClient
 from app.sources import SOURCE, Source
@@ -37,6 +37,7 @@ OLDEST, NEWEST = 15, 18
 CLOCK_SECONDS = 5
 LEAST_FREE_BYTES = 1 << 30
 GIT_SECONDS = 20
+MOST_COUNTED = 100
 
 
 class Grade(StrEnum):
@@ -286,7 +287,8 @@ async def _schema(conn: Connection) -> list[Finding]:
         await require_latest(conn)
     except SchemaError as error:
         return [fault("schema", str(error), "Run `draftgate migrate`.")]
-    return [ok("schema", "It is this version's."), *map(_hook, await hooks.all_of_them(conn))]
+    hooks_found = map(_hook, await hooks.all_of_them(conn))
+    return [ok("schema", "It is this version's."), *hooks_found, await _outbox(conn)]
 
 
 def _hook(hook: Hook) -> Finding:
@@ -298,3 +300,13 @@ def _hook(hook: Hook) -> Finding:
         return ok(check, f"{said}.")
     mend = f"Run `draftgate webhook rotate {hook.source}`, or set {PREFIX}WEBHOOK_REREGISTER."
     return fault(check, f"{said}: Shortcut delivers nothing.", mend)
+
+
+async def _outbox(conn: Connection) -> Finding:
+    found = await look.outbox(conn, status=OwedStatus.FAILED, limit=MOST_COUNTED)
+    if not found.rows:
+        return ok("outbox", "Nothing that is owed to a story was given up.")
+    count = f"{len(found.rows)}{' or more' if found.next else ''}"
+    said = f"Given up: {count}; the last error was: {found.rows[0]['last_error']}"
+    mend = "See `draftgate outbox list --status failed`; mend that, then `draftgate outbox retry`."
+    return warning("outbox", said, mend)

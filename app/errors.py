@@ -74,6 +74,10 @@ class ShortcutUnavailable(ShortcutError):
         self.uncertain = uncertain
 
 
+class ShortcutBusy(ShortcutUnavailable):
+    """Too many requests were made already; this one was not carried out."""
+
+
 class ShortcutRefused(ShortcutError):
     """The API refused the request as it stands; sending it again will not help.
 

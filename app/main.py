@@ -266,7 +266,7 @@ async def engine(
 ) -> AsyncIterator[Engine]:
     """A worker's loops with all they need; what they need is closed when the block ends."""
     with _heart(settings, database) as heart:
-        async with database.pool("endings") as endings, connected(settings) as workspaces:
+        async with database.pool("endings") as endings, connected(settings, pool) as workspaces:
             await workspaces.learn()
             workshop = Workshop(
                 worker=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}",

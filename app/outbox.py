@@ -10,11 +10,12 @@ from http import HTTPStatus
 import structlog
 
 from app import words
+from app.budget import PAUSE_SECONDS
 from app.claims import backoff
 from app.db import outbox
 from app.db.connect import DATABASE_ERRORS, Pool, take
 from app.db.outbox import Telling
-from app.errors import ShortcutRefused, ShortcutUnavailable
+from app.errors import ShortcutBusy, ShortcutRefused, ShortcutUnavailable
 from app.machine import Status
 from app.model import Marks, Owed, Rewritten
 from app.outage import Outage
@@ -83,6 +84,8 @@ class Sender:
             await self._send(owed, post_by)
         except ShortcutRefused as error:
             await self._refused(owed, error)
+        except ShortcutBusy as error:
+            await self._wait(owed, error)
         except ShortcutUnavailable as error:
             await self._postpone(owed, str(error), error.retry_after_seconds)
         except DATABASE_ERRORS:
@@ -147,6 +150,13 @@ class Sender:
         log.error("outbox.refused", story=owed.sc_id, status=error.status)
         async with take(self.pool) as conn:
             await outbox.give_up(conn, owed, error=str(error))
+
+    async def _wait(self, owed: Owed, busy: ShortcutBusy) -> None:
+        """It is not this row's turn: that was no try, and is no failure of the row's."""
+        delay = timedelta(seconds=busy.retry_after_seconds or PAUSE_SECONDS)
+        log.warning("outbox.waits", story=owed.sc_id, seconds=round(delay.total_seconds(), 1))
+        async with take(self.pool) as conn:
+            await outbox.postpone(conn, owed, error=str(busy), delay=delay, tried=False)
 
     async def _postpone(
         self, owed: Owed, error: str, at_least_seconds: float | None = None

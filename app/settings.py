@@ -89,6 +89,11 @@ class Settings(BaseSettings):
     shortcut_api_token: SecretStr | None = Field(
         None, description="REST API token. Unset: stories are not read, comments not posted"
     )
+    shortcut_requests_a_minute: Annotated[int, Field(ge=2)] = Field(
+        180,
+        description="Most requests per API token and minute, of all processes together; Shortcut"
+        " takes fewer than 200",
+    )
     bot_member_id: str | None = Field(
         None, description="Our own member id. Unset: asked from the API at start"
     )

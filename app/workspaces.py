@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import structlog
 from pydantic import SecretStr
 
+from app.budget import Budget, name_of
+from app.db.connect import Pool
 from app.errors import DraftgateError, ShortcutError, ShortcutUnavailable
 from app.settings import Settings
 from app.shortcut.client import Me, ShortcutClient
@@ -101,8 +103,11 @@ class Workspaces:
 
 
 @asynccontextmanager
-async def connected(settings: Settings) -> AsyncIterator[Workspaces]:
-    """The workspaces of all sources; connections to their APIs are closed when the block ends."""
+async def connected(settings: Settings, pool: Pool | None = None) -> AsyncIterator[Workspaces]:
+    """The workspaces of all sources; connections to their APIs are closed when the block ends.
+
+    In the pool's database the requests of each token are counted; without it they are not.
+    """
     them = Workspaces()
     async with AsyncExitStack() as closing:
         for name, source in settings.all_sources.items():
@@ -111,10 +116,16 @@ async def connected(settings: Settings) -> AsyncIterator[Workspaces]:
                 effect = "stories are not read, comments not posted"
                 log.warning("shortcut.no_token", source=name, effect=effect)
             else:
-                client = await closing.enter_async_context(_client(settings, source.api_token))
+                client = await closing.enter_async_context(
+                    _client(settings, pool, source.api_token)
+                )
             them._add(name, source, client)
         yield them
 
 
-def _client(settings: Settings, token: SecretStr) -> ShortcutClient:
-    return ShortcutClient(settings.shortcut_api_url, token.get_secret_value())
+def _client(settings: Settings, pool: Pool | None, secret: SecretStr) -> ShortcutClient:
+    token, budget = secret.get_secret_value(), None
+    if pool is not None:
+        a_minute = settings.shortcut_requests_a_minute
+        budget = Budget(pool=pool, name=name_of(token), a_minute=a_minute)
+    return ShortcutClient(settings.shortcut_api_url, token, budget=budget)

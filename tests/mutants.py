@@ -953,6 +953,42 @@ MUTANTS = (
         new="where status = 'sending'",
         tests="tests/test_outbox.py live_sender",
     ),
+    # --- the budget of requests
+    Mutant(
+        guard="an empty budget gives nothing",
+        file="app/db/budgets.py",
+        old="extract(epoch from app_clock() - budget.as_of)::float8 >= 1",
+        new="extract(epoch from app_clock() - budget.as_of)::float8 >= -1e9",
+        tests="tests/test_budget.py no_minute",
+    ),
+    Mutant(
+        guard="a budget fills up to its burst",
+        file="app/db/budgets.py",
+        old="remaining = least($2, budget.remaining",
+        new="remaining = greatest($2, budget.remaining",
+        tests="tests/test_budget.py no_minute",
+    ),
+    Mutant(
+        guard="a budget that is closed gives nothing",
+        file="app/db/budgets.py",
+        old="where budget.closed_until <= app_clock()",
+        new="where true",
+        tests="tests/test_budget.py closes_it",
+    ),
+    Mutant(
+        guard="a closed budget begins empty",
+        file="app/db/budgets.py",
+        old="as_of = greatest(budget.as_of, excluded.as_of), remaining = 0",
+        new="as_of = budget.as_of",
+        tests="tests/test_budget.py not_all_at_once",
+    ),
+    Mutant(
+        guard="a longer closing stands",
+        file="app/db/budgets.py",
+        old="set closed_until = greatest(budget.closed_until, excluded.closed_until),",
+        new="set closed_until = excluded.closed_until,",
+        tests="tests/test_budget.py longer_closing",
+    ),
     # --- what is rewritten in place
     Mutant(
         guard="edition when a row is sent",

@@ -31,6 +31,7 @@ LAYERS = (
     ("app.embedded",),
     ("app.migrate",),
     ("app.wake",),
+    ("app.budget",),
     ("app.shortcut.client",),
     ("app.workspaces",),
     ("app.hooks",),

@@ -296,6 +296,23 @@ async def test_the_doctor_looks_into_the_spool(draftgate, tmp_path):
     assert (broken.code, "Its file can't be used" in broken.out) == (1, True)
 
 
+async def test_the_doctor_tells_of_what_was_given_up(draftgate, conn):
+    """A comment that no try could post is a warning, with its error and what helps."""
+    await conn.execute(
+        "insert into patch_sessions (workspace, sc_id, status, decided_at, heard_at)"
+        " values ('w', 1, 'drafted', now(), now())"
+    )
+    await conn.execute(
+        "insert into outbox (session_id, key, kind, text, status, last_error)"
+        " values (1, 'k', 'draft', 'Some text', 'failed', 'Shortcut answered 422')"
+    )
+
+    done = await draftgate("doctor", "--json", **GOOD)
+
+    assert graded(done)["outbox"] == "warning"
+    assert "Shortcut answered 422" in done.out
+
+
 async def test_the_doctor_knows_an_old_schema(draftgate, conn):
     """A schema of another version is a fault, with the command that mends it."""
     await conn.execute("update alembic_version set version_num = '0000'")

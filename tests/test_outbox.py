@@ -66,6 +66,20 @@ async def test_too_many_requests_are_a_delay(office):
     assert not await office.sender.tick()
 
 
+async def test_too_many_requests_are_no_try(office):
+    """What was not carried out need not be looked for, and never uses up a row's tries."""
+    office.fault(status=429, times=3)
+    for _ in range(3):
+        await office.sender.tick()
+        assert (await office.row())["attempts"] == 0
+        await office.due()
+    office.fault(status=500, method="GET")
+
+    await office.sender.tick()
+
+    assert len(office.comments()) == 1
+
+
 async def test_an_outage_is_waited_out(office):
     """A 503 is tried again, and then the comment is there once."""
     office.fault(status=503)

@@ -147,7 +147,7 @@ async def test_only_named_sources_take_deliveries(database):
 # --- the workspaces --------------------------------------------------------------------------
 
 
-async def test_a_source_is_the_workspace_of_its_token():
+async def test_a_source_is_the_workspace_of_its_token(pool):
     """The API says it; without a token it is the setting, or else the source's name."""
     async with simulated() as (_, url):
         sources = {
@@ -155,7 +155,7 @@ async def test_a_source_is_the_workspace_of_its_token():
             "bravo": source(None),
             "cecil": source(None, workspace="w", bot_member_id="b"),
         }
-        async with connected(of(url, **sources)) as them:
+        async with connected(of(url, **sources), pool) as them:
             assert await them.learn()
 
             assert them.homes == {"acme": WORKSPACE_ID, "bravo": "bravo", "cecil": "w"}
@@ -164,23 +164,23 @@ async def test_a_source_is_the_workspace_of_its_token():
             assert them.api("bravo") is None
 
 
-async def test_a_token_that_is_refused_is_its_source_s_affair():
+async def test_a_token_that_is_refused_is_its_source_s_affair(pool):
     """Others go on; if there is no other, the process says so and ends."""
     async with simulated() as (_, url):
-        async with connected(of(url, acme=source(), bravo=source("wrong"))) as them:
+        async with connected(of(url, acme=source(), bravo=source("wrong")), pool) as them:
             assert await them.learn()
             assert (set(them.homes), them.refused) == ({"acme"}, {"bravo"})
 
-        async with connected(of(url, bravo=source("wrong"))) as them:
+        async with connected(of(url, bravo=source("wrong")), pool) as them:
             with pytest.raises(DraftgateError):
                 await them.learn()
 
 
-async def test_nothing_is_said_to_the_wrong_workspace_meanwhile():
+async def test_nothing_is_said_to_the_wrong_workspace_meanwhile(pool):
     """While it isn't known which workspace a token is for, whoever asks comes again."""
     async with simulated() as (simulation, url):
         simulation.faults.pending.append(Fault(path="/member"))
-        async with connected(of(url, acme=source())) as them:
+        async with connected(of(url, acme=source()), pool) as them:
             assert not await them.learn()
             with pytest.raises(ShortcutUnavailable):
                 them.api(WORKSPACE_ID)

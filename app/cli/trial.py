@@ -50,6 +50,8 @@ class Trial:
             "DRAFTGATE_SHORTCUT_SECRETS": self.secret,
             "DRAFTGATE_SHORTCUT_API_URL": f"{self.simulator_url}/api/v3",
             "DRAFTGATE_SHORTCUT_API_TOKEN": self.token,
+            # The simulated one has no limit unless it is told to.
+            "DRAFTGATE_SHORTCUT_REQUESTS_A_MINUTE": "1000000",
             "DRAFTGATE_API_TOKEN": self.api_token,
             "DRAFTGATE_DRAFTER_COMMAND": shlex.join(drafter),
             "DRAFTGATE_LOG_FORMAT": "console",

@@ -166,14 +166,20 @@ async def sent(
     )
 
 
-async def postpone(conn: Connection, owed: Owed, *, error: str, delay: timedelta) -> bool:
-    """sending -> pending, due after the delay; False if another sender has taken it since."""
+async def postpone(
+    conn: Connection, owed: Owed, *, error: str, delay: timedelta, tried: bool = True
+) -> bool:
+    """sending -> pending, due after the delay; False if another sender has taken it since.
+
+    Not `tried`: nothing was sent, so the try is not counted.
+    """
     return (
         await conn.fetchval(
             """
             update outbox
                set status = 'pending', claimed_by = null, claim_expires_at = null,
-                   last_error = $3, next_attempt_at = app_clock() + $4
+                   last_error = $3, next_attempt_at = app_clock() + $4,
+                   attempts = case when $5 then attempts else attempts - 1 end
              where id = $1 and claim_generation = $2 and status = 'sending'
             returning id
             """,
@@ -181,6 +187,7 @@ async def postpone(conn: Connection, owed: Owed, *, error: str, delay: timedelta
             owed.generation,
             error,
             delay,
+            tried,
         )
         is not None
     )

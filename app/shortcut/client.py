@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import SecretStr
 
-from app.errors import SettingsError, ShortcutRefused, ShortcutUnavailable
+from app.budget import Budget
+from app.errors import SettingsError, ShortcutBusy, ShortcutRefused, ShortcutUnavailable
 from app.model import Marks, Story
 from app.shortcut.values import clean, link, mapping, mappings, number, text
 
@@ -32,7 +33,7 @@ _CUT = "\n\n*This comment was cut: it was longer than Shortcut takes.*"
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
 # With each of these the request never left; after any other failure it may have arrived.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-_LATER = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+_LATER = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class ShortcutClient:
         base_url: str,
         token: str,
         *,
+        budget: Budget | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
@@ -68,6 +70,7 @@ class ShortcutClient:
         if not re.fullmatch("[!-~]+", token):
             raise SettingsError("the Shortcut API token holds characters that no token has")
         self._token = SecretStr(token)
+        self._budget = budget
         self._deadline_seconds = deadline_seconds
         self._max_answer_bytes = max_answer_bytes
         # Half: so that waiting for a connection ends as what it is, a request never sent.
@@ -222,7 +225,17 @@ class ShortcutClient:
     async def _ask(
         self, method: str, path: str, body: Mapping[str, object] | None = None
     ) -> object:
-        """The JSON of a successful answer."""
+        """The JSON of a successful answer, when it is this request's turn."""
+        if self._budget is None:
+            return await self._ask_now(method, path, body)
+        await self._budget.turn()
+        try:
+            return await self._ask_now(method, path, body)
+        except ShortcutBusy as error:
+            await self._budget.close(error.retry_after_seconds)
+            raise
+
+    async def _ask_now(self, method: str, path: str, body: Mapping[str, object] | None) -> object:
         what = f"{method} {path}"
         writes = method != "GET"
         try:
@@ -312,13 +325,12 @@ def _check(response: httpx.Response, what: str, *, writes: bool) -> None:
     if 200 <= status < 300:
         return
     problem = f"{what}: Shortcut answered {status}"
+    wait = retry_after_seconds(response.headers.get("Retry-After"))
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        raise ShortcutBusy(problem, retry_after_seconds=wait)
     if status in _LATER or status >= 500:
-        raise ShortcutUnavailable(
-            problem,
-            retry_after_seconds=retry_after_seconds(response.headers.get("Retry-After")),
-            # A gateway says 5xx for requests that were carried out, too.
-            uncertain=writes and status != HTTPStatus.TOO_MANY_REQUESTS,
-        )
+        # A gateway says 5xx for requests that were carried out, too.
+        raise ShortcutUnavailable(problem, retry_after_seconds=wait, uncertain=writes)
     raise ShortcutRefused(problem, status=status)
 
 

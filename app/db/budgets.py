@@ -1,0 +1,53 @@
+"""Request budgets: how many requests an API token has left, shared by all processes."""
+
+from datetime import timedelta
+
+from app.db.connect import Connection
+
+
+async def spend(conn: Connection, name: str, *, burst: float, per_second: float) -> float:
+    """Takes one request from the budget: 0. Otherwise in how many seconds there may be one.
+
+    The budget fills up to `burst` by `per_second`. The row's lock is the queue: the time is taken
+    when it was won.
+    """
+    seconds: float = await conn.fetchval(
+        """
+        with spent as (
+            insert into request_budgets as budget (name, remaining, as_of)
+            values ($1, $2::float8 - 1, app_clock())
+            on conflict (name) do update
+               set as_of = app_clock(),
+                   remaining = least($2, budget.remaining + $3::float8
+                       * extract(epoch from app_clock() - budget.as_of)::float8) - 1
+             where budget.closed_until <= app_clock()
+               and budget.remaining + $3
+                   * extract(epoch from app_clock() - budget.as_of)::float8 >= 1
+            returning name
+        )
+        select case when exists (select from spent) then 0::float8 else coalesce((
+            select greatest(
+                       extract(epoch from greatest(closed_until, app_clock()) - app_clock()),
+                       (1 - remaining) / $3 - extract(epoch from app_clock() - as_of), 0.01)
+              from request_budgets where name = $1), 0.01)::float8 end
+        """,
+        name,
+        burst,
+        per_second,
+    )
+    return seconds
+
+
+async def close(conn: Connection, name: str, *, until: timedelta) -> None:
+    """Nobody gets a request from the budget for so long, and then not all at once."""
+    await conn.execute(
+        """
+        insert into request_budgets as budget (name, remaining, as_of, closed_until)
+        values ($1, 0, app_clock() + $2::interval, app_clock() + $2::interval)
+        on conflict (name) do update
+           set closed_until = greatest(budget.closed_until, excluded.closed_until),
+               as_of = greatest(budget.as_of, excluded.as_of), remaining = 0
+        """,
+        name,
+        until,
+    )
