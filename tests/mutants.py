@@ -29,6 +29,7 @@ HUNG = -1
 GATE, SESSIONS, EVENTS = "app/db/gate.py", "app/db/sessions.py", "app/db/events.py"
 OPERATE, RETENTION = "tests/test_operate.py", "app/db/retention.py"
 HOOKS = "app/db/hooks.py"
+FORGIVES, ANEW = "tests/test_gate.py what_an_end", "tests/test_gate.py begins_anew"
 OUTBOX, CLAIMS, DRAFT = "app/db/outbox.py", "app/claims.py", "app/draft.py"
 STOPPING = "           and (stopping_until is null or stopping_until <= app_now())\n"
 BEAT_FENCE = "where id = $1 and claim_generation = $2 and status in ('asking', 'drafting')"
@@ -49,6 +50,27 @@ class Mutant:
     new: str
     tests: str
     nth: int = 1
+
+
+def _budgets(move: str, file: str, before: str, tests: str) -> tuple[Mutant, Mutant]:
+    """What begins both budgets anew, behind `before`: without the one, without the other."""
+    both = f"{before}attempts = 0, crashes = 0,"
+    return (
+        Mutant(
+            guard=f"{move} forgives attempts",
+            file=file,
+            old=both,
+            new=f"{before}crashes = 0,",
+            tests=tests,
+        ),
+        Mutant(
+            guard=f"{move} forgives crashes",
+            file=file,
+            old=both,
+            new=f"{before}attempts = 0,",
+            tests=tests,
+        ),
+    )
 
 
 MUTANTS = (
@@ -308,6 +330,38 @@ MUTANTS = (
         old="select true from ended union all select true from outbox where key = $5",
         new="select true from ended",
         tests="tests/test_gate.py completing_again",
+    ),
+    *_budgets("a clearing", GATE, "status = 'clarified', ", FORGIVES),
+    *_budgets("a completion", GATE, "        status = 'drafted', ", FORGIVES),
+    *_budgets("a question", GATE, "status = 'clarifying', ", FORGIVES),
+    *_budgets("an adoption", GATE, "revision = revision + 1, ", ANEW),
+    *_budgets("an operator's retry", SESSIONS, "set status = 'clarified', ", ANEW),
+    *_budgets(
+        "an operator's reopening",
+        SESSIONS,
+        "else 'clarified' end,\n                       ",
+        ANEW,
+    ),
+    Mutant(
+        guard="a failure counts",
+        file=GATE,
+        old="status = 'failed', attempts = attempts + 1,",
+        new="status = 'failed',",
+        tests=FORGIVES,
+    ),
+    Mutant(
+        guard="an interruption is no failure",
+        file=GATE,
+        old="attempts = attempts + $9::int,",
+        new="attempts = attempts + 1,",
+        tests=FORGIVES,
+    ),
+    Mutant(
+        guard="a failure is no interruption",
+        file=GATE,
+        old="interruptions = interruptions + 1 - $9::int",
+        new="interruptions = interruptions + 1",
+        tests=FORGIVES,
     ),
     # --- expiry and operators
     Mutant(

@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from app.apply import Applier
 from app.claims import Heart, Held, Pulse, acquire
-from app.db import gate, look
+from app.db import gate, look, sessions
 from app.db.connect import Database, Pool, take
 from app.draft import Workshop
-from app.machine import Phase
-from app.model import Claim
+from app.machine import Phase, Status
+from app.model import Claim, Story
 from app.outbox import Sender
 from app.shortcut.client import ShortcutClient
 from app.simulator.records import AGENT, PEOPLE
@@ -230,35 +231,72 @@ async def test_a_claim_that_is_cancelled_while_it_waits_is_not_made(ladder, conn
     assert (await ladder.session())["status"] == "clarified"
 
 
-#: Each ending with where it leads, and what it counts.
+ALL_ENDINGS = {
+    **ENDINGS,
+    "clear": lambda conn, claim: gate.clear(
+        conn, claim, Story(sc_id=1, title="Export", description="")
+    ),
+    "interruption": lambda conn, claim: gate.release(
+        conn, claim, error="x", delay=timedelta(0), failed=False
+    ),
+}
+#: Each of them with where it leads, and what it counts.
 LEADS_TO = {
     "complete": ("drafted", 0),
     "question": ("clarifying", 0),
     "fail": ("failed", 1),
     "release": ("clarified", 1),
+    "interruption": ("clarified", 0),
     "abandon": ("closed", 0),
+    "clear": ("clarified", 0),
 }
 
 
-@pytest.mark.parametrize("name", ENDINGS)
+@pytest.mark.parametrize("name", ALL_ENDINGS)
 async def test_a_cancelled_ending_is_carried_out_once(bench, ladder, name):
     """Asked for again, an ending leads to the same row, whether or not the first one did it."""
+    begun = Status.ASKING if name == "clear" else Status.DRAFTING
     claims: list[Claim] = []
+    told: list[int] = []
+
+    async def lines() -> int:
+        return await ladder.conn.fetchval("select count(*) from timeline")
 
     async def end(conn) -> bool:
-        return await ENDINGS[name](conn, claims[-1])
+        return await ALL_ENDINGS[name](conn, claims[-1])
 
     async def arrange() -> Make:
-        claims.append(await ladder.claimed())
+        claims.append(await ladder.in_status(begun))
+        told.append(await lines())
         return lambda: on(bench.pool, end)
 
     async def check() -> None:
-        assert (await ladder.session())["status"] in ("drafting", LEADS_TO[name][0])
+        assert (await ladder.session())["status"] in (begun, LEADS_TO[name][0])
         await end(ladder.conn)
         row = await ladder.session()
         assert (row["status"], row["attempts"]) == LEADS_TO[name]
-        told = await ladder.conn.fetchval("select count(*) from timeline")
-        assert told == 4
+        assert await lines() == told[-1] + 1
+
+    await bench.at_every_await(arrange, check)
+
+
+async def test_a_cancelled_word_that_work_has_stopped_is_said_once(bench, ladder):
+    """Said again, it is in the timeline once, and the session can be claimed."""
+    claims: list[Claim] = []
+
+    async def confirm(conn) -> None:
+        await gate.confirm_stopped(conn, claims[-1])
+
+    async def arrange() -> Make:
+        claims.append(await ladder.claimed())
+        await sessions.take_away(ladder.conn, claims[-1].session_id, actor="operator")
+        return lambda: on(bench.pool, confirm)
+
+    async def check() -> None:
+        await confirm(ladder.conn)
+        stopped = "select count(*) from timeline where move = 'stopped'"
+        assert await ladder.conn.fetchval(stopped) == 1
+        await ladder.claim()
 
     await bench.at_every_await(arrange, check)
 

@@ -8,8 +8,9 @@ import asyncpg
 import pytest
 
 from app.db import gate, look, sessions
+from app.db.gate import Comment
 from app.machine import Move, Phase, Status
-from app.model import Claim, Draft
+from app.model import Claim, Draft, Story
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, Ladder, bid, comment
 from tests.locks import blocked
@@ -439,6 +440,69 @@ async def test_an_interruption_costs_no_attempt(ladder, conn):
 
     row = await ladder.session()
     assert (row["attempts"], row["interruptions"]) == (0, 1)
+
+
+STORY = Story(sc_id=1, title="Export", description="")
+#: Each end of a claim with the status that it ends, and what it leaves of (attempts, crashes,
+#: interruptions) where each was 1.
+COUNTS = {
+    "complete": (Status.DRAFTING, ENDINGS["complete"], (0, 0, 1)),
+    "question of a drafter": (Status.DRAFTING, ENDINGS["question"], (0, 0, 1)),
+    "question of a clarifier": (Status.ASKING, ENDINGS["question"], (0, 0, 1)),
+    "clear": (Status.ASKING, lambda conn, claim: gate.clear(conn, claim, STORY), (0, 0, 1)),
+    "release": (Status.DRAFTING, release, (2, 1, 1)),
+    "interruption": (
+        Status.DRAFTING,
+        lambda conn, claim: release(conn, claim, failed=False),
+        (1, 1, 2),
+    ),
+    "fail": (Status.DRAFTING, ENDINGS["fail"], (2, 1, 1)),
+    "abandon": (Status.DRAFTING, ENDINGS["abandon"], (1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize(("status", "end", "left"), COUNTS.values(), ids=COUNTS)
+async def test_what_an_end_forgives_and_what_it_counts(ladder, conn, status, end, left):
+    """What has worked begins anew; what failed or was interrupted counts as that, and once."""
+    claim = await ladder.in_status(status)
+    await conn.execute("update patch_sessions set attempts = 1, crashes = 1, interruptions = 1")
+
+    assert await end(conn, claim)
+
+    row = await ladder.session()
+    assert (row["attempts"], row["crashes"], row["interruptions"]) == left
+
+
+HANDS = {
+    "retry": (Status.FAILED, sessions.retry),
+    "reopen": (Status.CLOSED, sessions.reopen),
+    "adopt": (Status.CLARIFIED, lambda conn, session_id, actor: adopt(conn, session_id, actor)),
+}
+
+
+async def adopt(conn, session_id, actor):
+    owed = Comment(key="adopted", kind="draft", text="Some text")
+    return await gate.adopt(conn, session_id, 9, actor=actor, comment=owed)
+
+
+@pytest.mark.parametrize(("status", "act"), HANDS.values(), ids=HANDS)
+async def test_an_operator_s_hand_begins_anew(ladder, conn, status, act):
+    """What an operator sets going again has all its attempts and crashes, and waits for none."""
+    await ladder.in_status(status)
+    session_id = (await ladder.session())["id"]
+    await conn.execute(
+        "update patch_sessions set attempts = 1, crashes = 1,"
+        " next_attempt_at = case when $1 then now() else now() + interval '1 hour' end",
+        act is HANDS["adopt"][1],
+    )
+    await conn.execute(
+        "insert into late_results (session_id, generation, summary, patch) values ($1, 9, '', '')",
+        session_id,
+    )
+
+    assert await act(conn, session_id, actor="operator")
+
+    assert tuple(await conn.fetchrow(BUDGETS)) == (0, 0, True)
 
 
 async def test_giving_up_tells_the_story(ladder, conn):

@@ -69,6 +69,14 @@ def commanded_by(ladder: Ladder, *members: str) -> Ladder:
     return replace(ladder, applier=replace(ladder.applier, rules=rules))
 
 
+def multiset(bodies: list[bytes], copies: int, seed: int) -> list[bytes]:
+    """Each of them once or several times, in any order."""
+    how_many = random.Random(seed + 1)
+    shuffled = [body for body in bodies for _ in range(how_many.randint(1, copies))]
+    random.Random(seed).shuffle(shuffled)
+    return shuffled
+
+
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -82,8 +90,7 @@ def commanded_by(ladder: Ladder, *members: str) -> Ladder:
 async def test_any_order_of_arrival_ends_the_same(ladder, chosen, copies, seed, together):
     """Any permutation of any multiset of the same deliveries ends as in order, once each."""
     in_order = [DELIVERIES[index] for index in sorted(chosen)]
-    shuffled = in_order * copies
-    random.Random(seed).shuffle(shuffled)
+    shuffled = multiset(in_order, copies, seed)
 
     ladder = commanded_by(ladder, shapes.MEMBER)
     await start_over(ladder)
@@ -123,8 +130,7 @@ ANSWERS = [
 async def test_any_order_of_answers_ends_the_same(ladder, chosen, copies, seed):
     """After a question, what is said ends the same in any order, whichever answer is the first."""
     in_order = [ANSWERS[index] for index in sorted(chosen)]
-    shuffled = in_order * copies
-    random.Random(seed).shuffle(shuffled)
+    shuffled = multiset(in_order, copies, seed)
 
     ends = []
     for bodies in (in_order, shuffled):

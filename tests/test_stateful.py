@@ -356,11 +356,11 @@ class Sessions(RuleBasedStateMachine):
         self.remembered.append(won)
 
     @precondition(lambda self: self.claims(live=True))
-    @rule(data=st.data())
-    def beat(self, data: st.DataObject) -> None:
-        """A worker that owns a session prolongs its claim."""
+    @rule(data=st.data(), progressed=st.booleans())
+    def beat(self, data: st.DataObject, progressed: bool) -> None:
+        """A worker that owns a session prolongs its claim, with a sign of life or without."""
         claim = data.draw(st.sampled_from(self.claims(live=True)))
-        assert self.do(gate.beat(self.conn, claim, lease=LEASE))
+        assert self.do(gate.beat(self.conn, claim, lease=LEASE, progressed=progressed))
 
     @precondition(lambda self: self.claims(live=True))
     @rule(data=st.data(), answered=st.booleans())
