@@ -75,7 +75,7 @@ chaos: install ## Harm real processes for ten minutes, check it all; SECONDS=60 
 	@$(BIN)/python -m chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(JSON),--json)
 
-fuzz: install ## Send the door bytes that nobody would think of; SECONDS=60 SEED=7
+fuzz: install ## Send the door and the API what nobody would think of; SECONDS=60 SEED=7
 	DRAFTGATE_FUZZ_SECONDS=$(or $(SECONDS),60) $(if $(SEED),DRAFTGATE_FUZZ_SEED=$(SEED)) \
 		$(BIN)/pytest tests/test_fuzz.py
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from app.api.models import refusals
 from app.receive import PATH
 
 _EXAMPLE = {
@@ -32,24 +33,13 @@ _ANSWER = {
 }
 _NEW = {"event_id": _EXAMPLE["id"], "duplicate": False}
 _SPOOLED = {"event_id": _EXAMPLE["id"], "spooled": True}
-_PROBLEM = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "code"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "code": {"type": "string"},
-    },
-}
 _REFUSALS = {
-    "400": "Signed, but not JSON: kept in quarantine. Or it offers an upgrade",
-    "401": "Not exactly one signature, or a wrong one",
-    "408": "The body took too long to arrive",
-    "413": "The body is too large",
-    "415": "The body is encoded",
-    "503": "It could not be committed: come back after `Retry-After`",
+    400: "Signed, but not JSON: kept in quarantine. Or it offers an upgrade",
+    401: "Not exactly one signature, or a wrong one",
+    408: "The body took too long to arrive",
+    413: "The body is too large",
+    415: "The body is encoded",
+    503: "It could not be committed: come back after `Retry-After`",
 }
 
 
@@ -66,11 +56,8 @@ def describe_door(api: FastAPI) -> None:
 
 
 def _operation() -> dict[str, Any]:
-    refused = {"application/problem+json": {"schema": _PROBLEM}}
-    responses: dict[str, Any] = {
-        status: {"description": why, "content": refused} for status, why in _REFUSALS.items()
-    }
-    for status, why, said in (("200", "Committed", _NEW), ("202", "Spooled", _SPOOLED)):
+    responses = refusals(_REFUSALS)
+    for status, why, said in ((200, "Committed", _NEW), (202, "Spooled", _SPOOLED)):
         content = {"application/json": {"schema": _ANSWER, "example": said}}
         responses[status] = {"description": why, "content": content}
     return {
@@ -91,5 +78,5 @@ def _operation() -> dict[str, Any]:
             "required": True,
             "content": {"application/json": {"schema": {"type": "object"}, "example": _EXAMPLE}},
         },
-        "responses": responses,
+        "responses": {str(status): answer for status, answer in responses.items()},
     }

@@ -12,6 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 
 from app.api.access import bearer, shown
 from app.api.guard import Guard
+from app.api.models import UNAUTHORIZED, refusals
 from app.db.connect import DATABASE_ERRORS, Pool, take
 from app.db.spool import SpoolState
 from app.errors import Rejected, SchemaError, SpoolError
@@ -39,7 +40,7 @@ def router(pool: Pool, spool: Spool | None, draining: Callable[[], bool]) -> API
         return {"status": "alive"}
 
     @routes.head("/readyz", include_in_schema=False)
-    @routes.get("/readyz", operation_id="readyz")
+    @routes.get("/readyz", operation_id="readyz", responses={503: {"description": "Not ready"}})
     async def readyz() -> JSONResponse:
         """Schema current, not shutting down, and a place for deliveries; else 503 with the fault.
 
@@ -69,10 +70,13 @@ def metrics_router(metrics: Metrics, guard: Guard | None, *, is_open: bool) -> A
             raise Rejected(404, "metrics-off", "Metrics are off here: see DRAFTGATE_API_TOKEN.")
         guard.require(request, shown(given))
 
+    off = refusals({404: "Metrics are off."})
+
     @routes.get(
         "/metrics",
         operation_id="metrics",
         response_class=PlainTextResponse,
+        responses={} if is_open else UNAUTHORIZED | off,
         dependencies=[] if is_open else [Depends(admit)],
     )
     async def get_metrics(request: Request) -> Response:

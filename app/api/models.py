@@ -1,5 +1,6 @@
 """What the API answers with."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -256,15 +257,24 @@ class Stats(BaseModel):
     deliveries: list[Bucket]
 
 
+Answers = dict[int | str, dict[str, Any]]
+
+
+def refusals(described: Mapping[int, str]) -> Answers:
+    """Answers that are problems, for a description: FastAPI would take them for plain JSON."""
+    content = {"application/problem+json": {"schema": Problem.model_json_schema()}}
+    return {status: {"description": why, "content": content} for status, why in described.items()}
+
+
+UNAUTHORIZED = refusals(
+    {401: "No token, or another one.", 429: "Too many wrong ones: wait for `Retry-After`."}
+)
 #: Answers of every route, for its description.
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    401: {"model": Problem, "description": "No token, or another one."},
-    422: {"model": Problem, "description": "An argument can't be used as it was sent."},
-    503: {"model": Problem, "description": "The database can't be used."},
-}
-MISSING: dict[int | str, dict[str, Any]] = {
-    404: {"model": Problem, "description": "There is none."},
-}
-CONFLICT: dict[int | str, dict[str, Any]] = {
-    409: {"model": Problem, "description": "Not as things stand."},
-}
+PROBLEMS = UNAUTHORIZED | refusals(
+    {
+        422: "An argument can't be used as it was sent.",
+        503: "The database can't be used.",
+    }
+)
+MISSING = refusals({404: "There is none."})
+CONFLICT = refusals({409: "Not as things stand."})

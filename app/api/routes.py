@@ -39,6 +39,12 @@ router = APIRouter(
 DOES = MISSING | CONFLICT
 
 
+class Bytes(Response):
+    """What is to be kept, not looked at."""
+
+    media_type = "application/octet-stream"
+
+
 class Window(StrEnum):
     """How far back figures go."""
 
@@ -144,12 +150,17 @@ async def get_event(conn: Conn, event_id: Number) -> models.EventDetail:
     )
 
 
-@router.get("/events/{event_id}/body", operation_id="get_event_body", responses=MISSING)
+@router.get(
+    "/events/{event_id}/body",
+    operation_id="get_event_body",
+    response_class=Bytes,
+    responses=MISSING,
+)
 async def get_event_body(conn: Conn, event_id: Number) -> Response:
     """The exact bytes that were signed."""
     row = await _event(conn, event_id)
     headers = {"X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
-    return Response(row["body"], media_type="application/octet-stream", headers=headers)
+    return Bytes(row["body"], headers=headers)
 
 
 @router.post("/events/{event_id}/replay", operation_id="replay_event", responses=DOES)
