@@ -20,6 +20,8 @@ SHARED_SECONDS = 0.4
 #: Without news for so long, watchers are woken all the same: they look again, whatever was missed.
 BEAT_SECONDS = 15.0
 MOST_WATCHERS = 500
+#: Pages that all watchers together load in a second, so that many of them keep no delivery waiting.
+LOADS_PER_SECOND = 20
 #: Topics that one watcher is told of at a time; with more, everything may have changed.
 MOST_TOPICS = 100
 EVERYTHING = "everything"
@@ -76,6 +78,11 @@ class Live:
                 yield watcher.take()
         finally:
             self._watchers.discard(watcher)
+
+    @property
+    def pace_seconds(self) -> float:
+        """How long a watcher is to wait, on average, before it loads its page again."""
+        return len(self._watchers) / LOADS_PER_SECOND
 
     def admit(self) -> None:
         """Raises Rejected where there are too many watchers, or the process is about to stop."""

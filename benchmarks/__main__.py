@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from app.embedded import postgres
-from benchmarks import answers, growth, receive, report, servers, work
+from benchmarks import answers, growth, pages, receive, report, servers, work
 from benchmarks.bench import FULL, POSTGRES, QUICK, SMOKE, Bench
 from benchmarks.database import sql
 from benchmarks.figures import Figures
@@ -79,6 +79,7 @@ def _measures(*, peers: bool) -> dict[str, Measure]:
         "herd": answers.herd,
         "growth_claim": growth.claim,
         "growth_receive": growth.receive,
+        "pages": pages.run,
         "memory": answers.memory,
     }
 

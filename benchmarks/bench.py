@@ -29,6 +29,7 @@ class Scale:
     rounds: int
     stored_events: int
     stored_sessions: int
+    shown_sessions: int
     deliveries: int
     copies: int
     irrelevant: int
@@ -40,14 +41,17 @@ class Scale:
 FULL = Scale(
     name="full", seconds=3, rounds=3, stored_events=10_000_000, stored_sessions=1_000_000,
     deliveries=1_000_000, copies=10_000, irrelevant=20_000, opening=5_000, claims=5_000, starts=30,
+    shown_sessions=100_000,
 )  # fmt: skip
 QUICK = Scale(
     name="quick", seconds=1, rounds=1, stored_events=200_000, stored_sessions=50_000,
     deliveries=40_000, copies=2_000, irrelevant=5_000, opening=1_000, claims=1_000, starts=5,
+    shown_sessions=10_000,
 )  # fmt: skip
 SMOKE = Scale(
     name="smoke", seconds=1, rounds=1, stored_events=2_000, stored_sessions=2_000,
     deliveries=2_000, copies=100, irrelevant=200, opening=50, claims=50, starts=1,
+    shown_sessions=500,
 )  # fmt: skip
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import re
+import signal
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from html.parser import HTMLParser
 from urllib.parse import quote
 
+import httpx
 import pytest
 
 from app.api.guard import MOST_FAILURES
@@ -21,9 +23,11 @@ from app.machine import Status
 from app.model import Draft, HookStatus
 from app.operate import possible
 from app.settings import Settings
+from app.shortcut.signature import sign
 from tests import shapes
 from tests.ladder import comment
 from tests.service import SECRET, receiver
+from tests.stack import stack
 
 TOKEN = "a token of tests only, ü"
 HOSTILE = (
@@ -560,7 +564,7 @@ async def streaming(client):
         async def next_topics():
             async for line in lines:
                 if line.startswith("data:"):
-                    return set(line.removeprefix("data:").split())
+                    return set(line.removeprefix("data:").split()[1:])
             return None
 
         yield next_topics
@@ -628,6 +632,68 @@ async def test_streams_take_no_request_s_place(database):
             next_topics = await closing.enter_async_context(streaming(client))
             assert await next_topics() == set()
         assert (await client.get("sessions")).status_code == 200
+
+
+async def test_two_hundred_open_pages_hold_nothing_up(database, conn, tmp_path):
+    """A delivery is answered and told to all of them, who have no connection of the database's.
+
+    SIGTERM ends them, and the process by itself, long before anything is cut off.
+    """
+    async with stack(database, tmp_path) as it, AsyncExitStack() as closing:
+        it.settings["DRAFTGATE_DATABASE_POOL_SIZE"] = "2"
+        fd = it.trial.service.fileno()
+        roles = ("--role", "receiver", "--role", "console")
+        process = await it.start("serve", "--fd", str(fd), *roles, fd=fd)
+        cookie = await _cookie(it.trial)
+        streams = [await _open_stream(it.trial, cookie, closing) for _ in range(200)]
+        await asyncio.gather(*(_told(reader, b"data:") for reader in streams))
+
+        answer = await asyncio.to_thread(_deliver, it.trial)
+        assert (answer.status_code, answer.json()["duplicate"]) == (200, False)
+        told = await asyncio.gather(*(_told(reader, b" events\n") for reader in streams))
+        assert all(b"event: change" in said for said in told)
+        assert await conn.fetchval(CONNECTIONS) <= 2
+
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            assert await process.wait() == 0
+            await asyncio.gather(*(reader.read() for reader in streams))
+    assert "Traceback" not in it.log()
+
+
+CONNECTIONS = """
+    select coalesce(max(count), 0)
+      from (select count(*) from pg_stat_activity
+             where datname = current_database() group by application_name) as by_purpose
+"""
+
+
+async def _cookie(trial):
+    """Signs in, as soon as the process listens."""
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        url = f"{trial.service_url}/console/login"
+        entered = await client.post(url, data={"token": trial.api_token})
+    return entered.headers["Set-Cookie"].partition(";")[0]
+
+
+async def _open_stream(trial, cookie, closing):
+    """A page's stream, as soon as it is answered."""
+    reader, writer = await asyncio.open_connection(*trial.service.getsockname())
+    closing.callback(writer.close)
+    writer.write(f"GET /console/stream HTTP/1.1\r\nHost: x\r\nCookie: {cookie}\r\n\r\n".encode())
+    assert b" 200 OK\r\n" in await _told(reader, b"\r\n\r\n")
+    return reader
+
+
+async def _told(reader, text):
+    async with asyncio.timeout(60):
+        return await reader.readuntil(text)
+
+
+def _deliver(trial):
+    body = shapes.labelled(1)
+    headers = {"Payload-Signature": sign(trial.secret.encode(), body)}
+    return httpx.post(trial.webhook_url, content=body, headers=headers, timeout=60, trust_env=False)
 
 
 @pytest.mark.parametrize("text", [

@@ -120,13 +120,16 @@ async def _admit_watcher(desk: Desked, visitor: Signed) -> None:
 
 @router.get("/stream", dependencies=[Depends(_admit_watcher)], response_class=EventSourceResponse)
 async def stream(desk: Desked) -> AsyncIterator[ServerSentEvent]:
-    """What changes, as server-sent events: the topics, separated by spaces; none for a beat.
+    """What changes, as server-sent events: after how many milliseconds to look, and the topics.
+
+    They are separated by spaces; without topics it is a beat.
 
     It ends after a while: the browser comes back, and is asked again who it is.
     """
     ends_at = time.monotonic() + STREAM_SECONDS
     async for topics in desk.live.watch():
-        yield ServerSentEvent(raw_data=" ".join(sorted(topics)), event="change")
+        pace = str(round(desk.live.pace_seconds * 1000))
+        yield ServerSentEvent(raw_data=" ".join([pace, *sorted(topics)]), event="change")
         if time.monotonic() > ends_at:
             return
 

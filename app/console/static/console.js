@@ -8,7 +8,7 @@ let latest = new DOMParser().parseFromString(document.documentElement.outerHTML,
 let timer = null;
 
 const concerns = (changed) =>
-  changed === "" || changed.split(" ").some((topic) => topic === "everything" || topics.has(topic));
+  !changed.length || changed.some((topic) => topic === "everything" || topics.has(topic));
 
 const open = (root) => [...root.querySelectorAll("details[open][id]")].map((it) => it.id);
 
@@ -36,13 +36,15 @@ async function refresh() {
   latest = next;
 }
 
-const soon = () => { timer ??= setTimeout(refresh, PAUSE_MS); };
+// The server says how fast all open pages together may ask; chance keeps them apart.
+const soon = (pace = 0) => { timer ??= setTimeout(refresh, PAUSE_MS + 2 * pace * Math.random()); };
 
 function watch() {
   const stream = new EventSource(`${document.body.dataset.base}/stream`);
   stream.addEventListener("change", (event) => {
     say.textContent = "Live.";
-    if (concerns(event.data)) soon();
+    const [pace, ...changed] = event.data.split(" ");
+    if (concerns(changed)) soon(Number(pace));
   });
   stream.addEventListener("error", () => {
     say.textContent = "Not live: the connection is lost.";
@@ -52,5 +54,5 @@ function watch() {
 
 if (topics.size && say) {
   watch();
-  document.addEventListener("visibilitychange", soon);
+  document.addEventListener("visibilitychange", () => soon());
 }
