@@ -150,10 +150,34 @@ async def test_deliveries_are_counted_over_time(ladder, conn):
     await conn.execute("update events set received_at = received_at - interval '2 hours'")
     await ladder.record(b"{")
 
-    buckets = await stats.deliveries(conn, bucket=timedelta(hours=1), buckets=5)
+    counted = await stats.deliveries(conn, bucket=timedelta(hours=1), buckets=5)
 
-    told = [(b.applied, b.ignored, b.quarantined) for b in buckets]
+    told = [(b.applied, b.ignored, b.quarantined) for b in counted.buckets]
+    assert counted.every == 1
     assert told == [(0, 0, 0), (0, 0, 0), (1, 1, 0), (0, 0, 0), (0, 0, 1)]
+
+
+async def test_many_deliveries_are_counted_by_some_of_them(crowded):
+    """Numbers are near the truth, and those of failures are the truth."""
+    hours = {"bucket": timedelta(hours=24), "buckets": 20}
+
+    counted = await stats.deliveries(crowded, **hours)
+
+    truth = await crowded.fetch(
+        """
+        select date_bin('24 hours', received_at, 'epoch') as start,
+               count(*) filter (where status = 'applied') as applied,
+               count(*) filter (where status = 'failed') as failed
+          from events group by 1
+        """
+    )
+    by_start = {row["start"]: (row["applied"], row["failed"]) for row in truth}
+    assert counted.every > 1
+    assert sum(bucket.failed for bucket in counted.buckets) == MANY / 5000
+    for bucket in counted.buckets:
+        applied, failed = by_start.get(bucket.start, (0, 0))
+        assert bucket.failed == failed
+        assert abs(bucket.applied - applied) <= 4 * counted.every
 
 
 @pytest.fixture

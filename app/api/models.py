@@ -255,6 +255,11 @@ class Stats(BaseModel):
     sessions: dict[Status, int] = Field(description="By status, each counted up to 10,000.")
     bucket_seconds: int
     deliveries: list[Bucket]
+    counted_every: int = Field(
+        examples=[1],
+        description="1: all were counted. Else one of so many was and stands for all of them; what"
+        " failed or is quarantined is counted all the same.",
+    )
 
 
 Answers = dict[int | str, dict[str, Any]]

@@ -228,7 +228,8 @@ async def get_stats(conn: Conn, window: Window = Window.DAY) -> models.Stats:
             "backlog": [asdict(stage) for stage in await stats.backlog(conn)],
             "sessions": await stats.sessions_by_status(conn, list(Status)),
             "bucket_seconds": bucket.total_seconds(),
-            "deliveries": [asdict(counted) for counted in deliveries],
+            "deliveries": [asdict(counted) for counted in deliveries.buckets],
+            "counted_every": deliveries.every,
         }
     )
 

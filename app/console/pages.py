@@ -40,7 +40,7 @@ async def overview(request: Request, visitor: Signed) -> HTMLResponse:
     """What waits for whom, and what goes wrong."""
     shared: Shared[dict[str, Any]] = request.app.state.overview
     found = await shared.get()
-    bars, highest = drawing.chart(found["deliveries"])
+    bars, highest = drawing.chart(found["deliveries"].buckets)
     return page(request, "overview.html", visitor, bars=bars, highest=highest, **found)
 
 

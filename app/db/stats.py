@@ -1,6 +1,6 @@
 """Figures about the whole: what waits at each stage, and what came in over time. Reads only."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from app.db.connect import Connection
@@ -36,6 +36,19 @@ class Bucket:
     ignored: int
     quarantined: int
     failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliveries:
+    """Events over time, oldest bucket first.
+
+    Attributes:
+        every: 1 where all were counted. Where there are more than `COUNTED`, one of so many was,
+            and stands for all of them; what failed or is in quarantine is counted all the same.
+    """
+
+    buckets: list[Bucket]
+    every: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,38 +125,70 @@ async def sessions_by_status(conn: Connection, statuses: list[str]) -> dict[str,
     return {row["status"]: row["count"] for row in rows}
 
 
-async def deliveries(conn: Connection, *, bucket: timedelta, buckets: int) -> list[Bucket]:
-    """New events over time, oldest bucket first, the last one being the present one.
+async def deliveries(conn: Connection, *, bucket: timedelta, buckets: int) -> Deliveries:
+    """New events over time, the last bucket being the present one; duplicates leave no row.
 
-    Duplicates are not among them: they leave no row.
+    Numbers grow with the time of receipt, but for what has waited in a spool: an hour is allowed.
     """
-    rows = await conn.fetch(
-        """
-        with bucket as (
-            select start, row_number() over (order by start) as position
-              from generate_series(date_bin($1, app_now(), 'epoch') - $1 * ($2 - 1),
-                                   date_bin($1, app_now(), 'epoch'), $1) as start
-        ), counted as materialized (
-            select date_bin($1, received_at, 'epoch') as start, status, count(*) as count
-              from events
-             where received_at >= date_bin($1, app_now(), 'epoch') - $1 * ($2 - 1)
-             group by 1, 2
-        )
-        select bucket.start,
-               coalesce(sum(count) filter (where status = 'pending'), 0)::bigint as pending,
-               coalesce(sum(count) filter (where status = 'applied'), 0)::bigint as applied,
-               coalesce(sum(count) filter (where status = 'ignored'), 0)::bigint as ignored,
-               coalesce(sum(count) filter (where status = 'quarantined'), 0)::bigint
-                   as quarantined,
-               coalesce(sum(count) filter (where status = 'failed'), 0)::bigint as failed
-          from bucket left join counted on counted.start = bucket.start
-         group by bucket.start
-         order by bucket.start
-        """,
-        bucket,
-        buckets,
+    rows = await conn.fetch(_DELIVERIES, bucket, buckets, COUNTED)
+    return Deliveries(
+        buckets=[Bucket(**{name: row[name] for name in _BUCKET}) for row in rows],
+        every=max(row["every"] for row in rows),
     )
-    return [Bucket(**row) for row in rows]
+
+
+_BUCKET = tuple(field.name for field in fields(Bucket))
+# `sought` halves the numbers until it has the first one of that time. `looked_at` takes one of each
+# `every` numbers, another one each time, lest it only meets those of one kind.
+_DELIVERIES = """
+    with recursive seen as materialized (
+        select date_bin($1, app_now(), 'epoch') - $1 * ($2 - 1) as since
+    ), sought as (
+        select coalesce(min(id), 0) as low, coalesce(max(id), 0) as high from events
+        union all
+        select case when is_before then found.id + 1 else low end,
+               case when is_before then high else middle end
+          from sought
+         cross join lateral (select (low + high) / 2 as middle) as half
+         cross join lateral (
+             select id, received_at < (select since - interval '1 hour' from seen) as is_before
+               from events where id >= middle order by id limit 1) as found
+         where low < high
+    ), range as materialized (
+        select first, last, (last - first) / $3 + 1 as every
+          from (select max(low) as first, (select max(id) from events) as last from sought) as ends
+    ), looked_at as (
+        select received_at, status, every
+          from range
+         cross join generate_series(first / every, last / every) as n
+         cross join lateral (select received_at, status from events
+                              where id = n * every + n * 7919 % every limit 1) as one
+         where status not in ('failed', 'quarantined')
+        union all
+        (select received_at, status, 1 from events
+          where status = 'failed' and id >= (select first from range)
+          order by id desc limit $3)
+        union all
+        (select received_at, status, 1 from events
+          where status = 'quarantined' and id >= (select first from range)
+          order by id desc limit $3)
+    ), counted as (
+        select date_bin($1, received_at, 'epoch') as start, status, sum(every) as count
+          from looked_at
+         group by 1, 2
+    )
+    select start, coalesce((select every from range), 1) as every,
+           coalesce(sum(count) filter (where status = 'pending'), 0)::bigint as pending,
+           coalesce(sum(count) filter (where status = 'applied'), 0)::bigint as applied,
+           coalesce(sum(count) filter (where status = 'ignored'), 0)::bigint as ignored,
+           coalesce(sum(count) filter (where status = 'quarantined'), 0)::bigint as quarantined,
+           coalesce(sum(count) filter (where status = 'failed'), 0)::bigint as failed
+      from seen
+     cross join generate_series(since, since + $1 * ($2 - 1), $1) as start
+      left join counted using (start)
+     group by start
+     order by start
+"""
 
 
 async def marks(conn: Connection, *, since: int | None) -> Marks:
