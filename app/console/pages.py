@@ -26,8 +26,8 @@ from app.shortcut.values import story_number
 from app.why import why as ask
 
 BUCKET, BUCKETS = timedelta(minutes=30), 48
-#: Rows of each list on the first page, and of a list that has pages.
-FEW, PAGE = 5, 50
+#: Rows of each list on the first page, of a list that has pages, and of each on a session's page.
+FEW, PAGE, HISTORY = 5, 50, 100
 #: The most bytes of a body that are shown.
 SHOWN_BYTES = 128 * 1024
 
@@ -107,12 +107,18 @@ async def find(
 
 @router.get("/sessions/{number}")
 async def session(
-    request: Request, desk: Desked, visitor: Signed, number: Number, view: str = "unified"
+    request: Request,
+    desk: Desked,
+    visitor: Signed,
+    number: Number,
+    view: str = "unified",
+    history: str = "",
 ) -> HTMLResponse:
     """One session with all that belongs to it, and its last draft."""
+    limit = look.LONGEST_HISTORY if history == "all" else HISTORY
     async with take(desk.pool) as conn:
         row = await session_of(conn, number)
-        found = await _belongings(conn, row)
+        found = await _belongings(conn, row, limit)
     last = found["last"]
     boxes, arrows = drawing.machine(Status(row["status"]))
     return page(
@@ -130,15 +136,17 @@ async def session(
     )
 
 
-async def _belongings(conn: Connection, row: Row) -> dict[str, Any]:
+async def _belongings(conn: Connection, row: Row, limit: int) -> dict[str, Any]:
     number = row["id"]
     of_story = {"sc_id": row["sc_id"], "workspace": row["workspace"]}
+    timeline = await look.timeline(conn, number, limit=limit)
     return {
-        "timeline": await look.timeline(conn, number),
-        "conversation": await look.conversation(conn, number),
-        "claims": await look.claims(conn, number),
+        "timeline": timeline,
+        "cut": len(timeline) == limit,
+        "conversation": await look.conversation(conn, number, limit=limit),
+        "claims": await look.claims(conn, number, limit=limit),
         "events": (await look.events(conn, **of_story, limit=PAGE)).rows,
-        "outbox": await look.owed(conn, number),
+        "outbox": await look.owed(conn, number, limit=limit),
         "drafts": await look.revisions(conn, number),
         "last": await look.draft(conn, number, row["revision"]),
         "late_results": await look.late_results(conn, number),

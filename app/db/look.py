@@ -18,7 +18,7 @@ from app.model import EventStatus, OwedStatus
 
 Row = dict[str, Any]
 
-#: The most entries of one kind on a session's page; the newest ones.
+#: The most entries of one kind about a session that are shown; the newest ones.
 LONGEST_HISTORY = 500
 #: How many events of each kind that is not interpreted are searched for a story's number.
 SEARCHED_EVENTS = 300
@@ -151,7 +151,7 @@ _SESSION = """
 """
 
 
-async def timeline(conn: Connection, session_id: int) -> list[Row]:
+async def timeline(conn: Connection, session_id: int, *, limit: int = LONGEST_HISTORY) -> list[Row]:
     """What happened to a session, oldest first."""
     return await _newest(
         conn,
@@ -160,10 +160,13 @@ async def timeline(conn: Connection, session_id: int) -> list[Row]:
           from timeline where session_id = $1 order by id desc limit $2
         """,
         session_id,
+        limit,
     )
 
 
-async def conversation(conn: Connection, session_id: int) -> list[Row]:
+async def conversation(
+    conn: Connection, session_id: int, *, limit: int = LONGEST_HISTORY
+) -> list[Row]:
     """What was said about a session, oldest first; the text of a deleted comment is None."""
     return await _newest(
         conn,
@@ -173,10 +176,11 @@ async def conversation(conn: Connection, session_id: int) -> list[Row]:
          order by said_at desc, comment_id desc limit $2
         """,
         session_id,
+        limit,
     )
 
 
-async def claims(conn: Connection, session_id: int) -> list[Row]:
+async def claims(conn: Connection, session_id: int, *, limit: int = LONGEST_HISTORY) -> list[Row]:
     """Who has owned a session, oldest first, and what ended it; no end while it is owned."""
     return await _newest(
         conn,
@@ -191,6 +195,7 @@ async def claims(conn: Connection, session_id: int) -> list[Row]:
          where move in ('claim', 'ask') order by id desc limit $2
         """,
         session_id,
+        limit,
     )
 
 
@@ -243,7 +248,7 @@ async def late_results(conn: Connection, session_id: int) -> list[Row]:
     )
 
 
-async def owed(conn: Connection, session_id: int) -> list[Row]:
+async def owed(conn: Connection, session_id: int, *, limit: int = LONGEST_HISTORY) -> list[Row]:
     """What a session owes or has sent to its story, oldest first."""
     return await _newest(
         conn,
@@ -253,11 +258,14 @@ async def owed(conn: Connection, session_id: int) -> list[Row]:
           from outbox where session_id = $1 order by id desc limit $2
         """,
         session_id,
+        limit,
     )
 
 
-async def _newest(conn: Connection, statement: str, session_id: int) -> list[Row]:
-    rows = await conn.fetch(statement, session_id, LONGEST_HISTORY)
+async def _newest(
+    conn: Connection, statement: str, session_id: int, limit: int = LONGEST_HISTORY
+) -> list[Row]:
+    rows = await conn.fetch(statement, session_id, limit)
     return [dict(row) for row in reversed(rows)]
 
 
