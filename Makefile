@@ -19,8 +19,8 @@ COMPILE := $(PIN) pyproject.toml --group build
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev demo test check fmt lock bench bench-quick bench-smoke mutants chaos fuzz \
-	outage
+.PHONY: help install dev demo test check fmt lock bench bench-pages bench-quick bench-smoke mutants \
+	chaos fuzz outage screenshots
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ fuzz: install ## Send the door and the API what nobody would think of; SECONDS=6
 	DRAFTGATE_FUZZ_SECONDS=$(or $(SECONDS),60) $(if $(SEED),DRAFTGATE_FUZZ_SEED=$(SEED)) \
 		$(BIN)/pytest tests/test_fuzz.py
 
+screenshots: install ## Draw the console for the documents anew; needs Debian's chromium
+	@$(BIN)/python -m tests.screenshots
+
 outage: install ## Take PostgreSQL away under 200 deliveries/s, and count them after; SECONDS=60
 	@$(BIN)/python -m chaos.outage $(if $(SECONDS),--seconds $(SECONDS))
 
@@ -87,6 +90,9 @@ bench: $(PEERS) ## Measure everything beside its peers, in about ten minutes; wr
 
 bench-quick: $(PEERS) ## The same in small, in about a minute or two; writes nothing
 	@$(BIN)/python -m benchmarks --scale quick
+
+bench-pages: install ## Every page, over a million events and 100,000 sessions, in two minutes
+	@$(BIN)/python -m benchmarks --only pages
 
 bench-smoke: $(PEERS) ## Whether every measurement yields a figure at all
 	@$(BIN)/python -m benchmarks --scale smoke

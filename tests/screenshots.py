@@ -157,7 +157,6 @@ async def _draw(it: Stack) -> None:
 #: Sessions have their numbers in the order of the stories above.
 PAGES = {
     "overview": "",
-    "sessions": "sessions",
     "session": "sessions/6",
     "diff": "sessions/6/drafts/1?view=split",
     "why": f"why?story={FIRST_STORY}",

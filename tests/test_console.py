@@ -13,7 +13,8 @@ import pytest
 
 from app.api.guard import MOST_FAILURES
 from app.bounds import MOST_AT_ONCE
-from app.console import diff
+from app.console import actions, diff, server
+from app.console import pages as reading
 from app.console.access import local
 from app.console.render import link, visible
 from app.db import gate, hooks
@@ -25,32 +26,10 @@ from app.operate import possible
 from app.settings import Settings
 from app.shortcut.signature import sign
 from tests import shapes
+from tests.hostile import PATCH, TOKEN, hostile_pages
 from tests.ladder import comment
 from tests.service import SECRET, receiver
 from tests.stack import stack
-
-TOKEN = "a token of tests only, ü"
-HOSTILE = (
-    "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><svg onload=alert(1)>"
-    "</pre></textarea>{{7*7}}\x1b[31m\u202egnp.exe\u2028[x](javascript:alert(1)) " + "w" * 300
-)
-PATCH = """diff --git a/a.txt b/a.txt
-index 1..2 100644
---- a/a.txt
-+++ b/a.txt
-@@ -1,3 +1,3 @@ <b>heading</b>
- same
--old <script>alert(1)</script>
-+new <img src=x onerror=alert(1)>
- same
-diff --git a/<svg onload=alert(1)> b/<svg onload=alert(1)>
-new file mode 100644
---- /dev/null
-+++ b/<svg onload=alert(1)>
-@@ -0,0 +1 @@
-+--- not a header
-\\ No newline at end of file
-"""
 
 
 @asynccontextmanager
@@ -99,25 +78,6 @@ async def submit(client, path, **more):
     return await client.post(path, data=fields)
 
 
-async def hostile_workspace(ladder, conn):
-    """A session of every kind whose every text is hostile; its number."""
-    claim = await ladder.claimed(1)
-    await ladder.deliver(
-        shapes.renamed(1, minute=2, title=HOSTILE),
-        shapes.commented(1, minute=3, text=HOSTILE, comment=31, author=HOSTILE[:60]),
-        shapes.labelled(2, minute=4, name=HOSTILE, app_url="javascript:alert(1)"),
-    )
-    await gate.complete(conn, claim, Draft(summary=HOSTILE, patch=PATCH), comment=comment(claim))
-    failed = await ladder.claim(2, worker=HOSTILE)
-    await gate.fail(conn, failed, error=HOSTILE, comment=comment(failed, "failure"))
-    await ladder.record(b'{"id": "\xff\x00</pre><script>alert(1)</script>')
-    await conn.execute(
-        "update outbox set status = 'failed', text = $1, last_error = $1 where id = 1",
-        HOSTILE,
-    )
-    return claim.session_id
-
-
 async def test_a_dead_webhook_is_the_first_thing_that_is_seen(pages, conn):
     """Nothing is delivered any more, which nothing else on the page would show."""
     for name in ("acme", "bravo"):
@@ -152,22 +112,34 @@ class Markup(HTMLParser):
 
 
 async def test_every_page_takes_hostile_text_for_text(ladder, conn, pages):
-    """Titles, comments, names, errors and patches run nothing and leave no invisible controls."""
-    number = await hostile_workspace(ladder, conn)
-    paths = ["", "sessions", f"sessions/{number}", f"sessions/{number}?view=split", "events"]
-    paths += [f"sessions/{number}/drafts/1", f"sessions/{number + 1}", "outbox", "outbox/1"]
-    paths += [f"events/{n}" for n in range(1, 6)]
-    paths += ["why?story=1", "why?story=2", f"sessions/{number + 1}/retry", "events/1/replay"]
-
-    for path in paths:
+    """Titles, comments, names, headers, errors and patches run nothing and leave nothing unseen."""
+    for path in await hostile_pages(ladder, conn):
         html = await shown(pages, path)
         page = Markup()
         page.feed(html)
         links = [link for link in page.active if not link.startswith("https://app.shortcut.com/")]
         assert links == [], path
         assert page.tags & {"img", "iframe", "object", "embed", "style", "base"} == set(), path
-        assert page.scripts <= {"/console/static/console.js"}, path
+        assert page.scripts <= {"/console/static/console.js", "/console/static/login.js"}, path
         assert not re.search("[\x00-\x08\x0b-\x1f\u2028\u202e]", html), path
+
+
+async def test_the_hostile_pages_are_all_pages(ladder, conn, pages):
+    """There is none among the routes that no hostile text was tried on, but files and streams."""
+    tried = [f"/{path.partition('?')[0]}" for path in await hostile_pages(ladder, conn)]
+    routes = [*reading.router.routes, *actions.router.routes, *server.router.routes]
+    untried = {
+        route.path
+        for route in routes
+        if "GET" in route.methods and not any(route.path_regex.match(path) for path in tried)
+    }
+
+    assert untried == {
+        "/stream",
+        "/find",
+        "/events/{number}/body",
+        "/sessions/{number}/drafts/{revision}/patch",
+    }
 
 
 async def test_a_page_of_a_session_shows_all_that_belongs_to_it(ladder, conn, pages):
@@ -529,7 +501,7 @@ async def test_forms_of_this_site_are_taken(ladder, pages):
 
 async def test_looking_changes_nothing(ladder, conn, pages):
     """Every link of every page can be followed, by GET or HEAD, and no row is another one."""
-    await hostile_workspace(ladder, conn)
+    await hostile_pages(ladder, conn)
     before = await everything(conn)
     seen, todo = set(), {""}
     while todo:

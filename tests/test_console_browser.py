@@ -10,10 +10,13 @@ from playwright.async_api import async_playwright, expect
 
 from app.cli.trial import SAMPLE_DRAFTER
 from app.simulator.records import PEOPLE
+from tests.hostile import TOKEN, hostile_pages
 from tests.locks import until
+from tests.service import receiver
 from tests.stack import stack
 
 PATIENCE_MS = 30_000
+PHONE = {"width": 360, "height": 640}
 TITLE = "Export <img src=x onerror=alert(1)> invoices"
 
 
@@ -33,103 +36,165 @@ async def browser(program, **options):
         await chromium.close()
 
 
+class Desk:
+    """Everything in one process, whose drafter works, fails or waits as it is told."""
+
+    def __init__(self, it, home):
+        self.url = it.trial.service_url
+        self.sign_in_url = it.trial.sign_in_url
+        self.api_token = it.trial.api_token
+        self.workspace = it.simulation.workspace
+        self.log = it.log
+        self._told = home
+
+    def drafter(self, *, may_finish=False, fails=False):
+        """Tells it for now and from now on; without either it waits."""
+        for name, wanted in (("finish", may_finish), ("fail", fails)):
+            (self._told / name).unlink(missing_ok=True)
+            if wanted:
+                (self._told / name).touch()
+
+    def story(self, name, description="As CSV."):
+        """A story that asks for a patch."""
+        number = self.workspace.create_story(
+            PEOPLE[0], {"name": name, "description": description}
+        ).id
+        self.workspace.update_stories(PEOPLE[0], [number], {}, labels_add=["patch"])
+        return number
+
+
 @pytest.fixture
-async def service(database, tmp_path):
-    """Everything in one process, whose drafter fails until there is a certain file."""
+async def desk(database, tmp_path):
+    """It, with a simulated Shortcut."""
     async with stack(database, tmp_path) as it:
-        sample, allowed = shlex.join(SAMPLE_DRAFTER), shlex.quote(str(tmp_path / "allowed"))
-        it.drafter = ("sh", "-c", f"test -e {allowed} && exec {sample}; echo no >&2; exit 1")
+        home, sample = shlex.quote(str(tmp_path)), shlex.join(SAMPLE_DRAFTER)
+        wait = "until test -e finish; do test -e fail && { echo no >&2; exit 1; }; sleep 0.1; done"
+        it.drafter = ("sh", "-c", f"(cd {home}; {wait}) && exec {sample}")
         it.settings |= {"DRAFTGATE_MAX_ATTEMPTS": "1", "DRAFTGATE_POLL_SECONDS": "0.2"}
         fd = it.trial.service.fileno()
         await it.start("serve", "--fd", str(fd), fd=fd)
         async with httpx.AsyncClient(timeout=60) as http:
             assert (await http.get(f"{it.trial.service_url}/livez")).status_code == 200
-        yield it
+        yield Desk(it, tmp_path)
 
 
-async def accessible(page, scheme="light"):
-    """axe-core has nothing to say against the page."""
+async def accessible(page, scheme, *rules):
+    """axe-core has nothing to say against the page: by all rules, or by these."""
     await page.emulate_media(color_scheme=scheme)
-    found = await Axe().run(page)
+    found = await Axe().run(page, options={"runOnly": rules} if rules else None)
     assert found.response["violations"] == [], page.url
 
 
-async def test_an_operator_s_morning(service, require_tool, tmp_path):
-    """Signs in, sees a session fail, retries it, sees it drafted, asks why another did nothing."""
-    workspace = service.simulation.workspace
+async def test_an_operator_s_morning(desk, require_tool):
+    """Watches one being drafted, retries another, stops a third, asks why a fourth did nothing."""
     async with browser(require_tool("chromium")) as (page, faults):
-        await page.goto(service.trial.sign_in_url)
+        await page.goto(desk.sign_in_url)
         await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-        await accessible(page)
         await page.get_by_role("link", name="Sessions", exact=True).click()
         await expect(page.locator("#live")).to_have_text("Live.", timeout=PATIENCE_MS)
-        story = workspace.create_story(PEOPLE[0], {"name": TITLE, "description": "As CSV."}).id
-        workspace.update_stories(PEOPLE[0], [story], {}, labels_add=["patch"])
-        failed = page.locator("tr", has_text=f"sc-{story}").locator(".status.failed")
-        await expect(failed).to_be_visible(timeout=PATIENCE_MS)
-        await expect(page.locator("tr", has_text=TITLE)).to_be_visible()
-        await accessible(page)
 
-        await page.get_by_role("link", name=f"sc-{story}").click()
-        await page.get_by_role("link", name="Retry…").click()
-        await expect(page.get_by_text("It will be drafted again")).to_be_visible()
-        await accessible(page)
-        (tmp_path / "allowed").touch()
-        await page.get_by_role("button", name="Retry").click()
-        await expect(page.locator("#head .status")).to_have_text("drafted", timeout=PATIENCE_MS)
-        await expect(page.locator("tr.new").first).to_contain_text("# Export <img src=x")
-        await expect(page.locator("#timeline-part")).to_contain_text("operator")
-        await accessible(page)
-        await accessible(page, "dark")
-        await page.get_by_role("link", name="Side by side").click()
-        await expect(page.locator(".split td.new").first).to_be_visible()
-        await accessible(page)
-
-        other = workspace.create_story(PEOPLE[0], {"name": "Another"}).id
-        await until(lambda: _told_of(page, service, other))
-        await page.get_by_role("link", name="Replay…").click()
-        await page.get_by_role("button", name="Replay").click()
-        await expect(page.get_by_role("heading", name="Replays")).to_be_visible()
-        await expect(page.locator("#event .status").first).to_have_text(
-            "ignored", timeout=PATIENCE_MS
-        )
-        await accessible(page)
+        await _watches(page, desk)
+        await _retries(page, desk)
+        await _stops(page, desk)
+        other = desk.workspace.create_story(PEOPLE[0], {"name": "Another"}).id
+        await until(lambda: _told_of(page, desk, other))
+        await _replays(page)
     assert faults == []
-    assert "Traceback" not in service.log()
+    assert "Traceback" not in desk.log()
 
 
-async def _told_of(page, service, story):
+async def _stands(page, story, status):
+    """The list says it by itself: the page is not loaded again."""
+    row = page.locator("tr", has_text=f"sc-{story}").locator(f".status.{status}")
+    await expect(row).to_be_visible(timeout=PATIENCE_MS)
+
+
+async def _is(page, status):
+    """The page of a session says it by itself."""
+    await expect(page.locator("#head .status")).to_have_text(status, timeout=PATIENCE_MS)
+
+
+async def _watches(page, desk):
+    desk.drafter()
+    story = desk.story(TITLE)
+    await _stands(page, story, "drafting")
+    await expect(page.locator("tr", has_text=TITLE)).to_be_visible()
+    desk.drafter(may_finish=True)
+    await _stands(page, story, "drafted")
+    await page.get_by_role("link", name=f"sc-{story}").click()
+    await expect(page.locator("tr.new").first).to_contain_text("# Export <img src=x")
+    await page.get_by_role("link", name="Side by side").click()
+    await expect(page.locator(".split td.new").first).to_be_visible()
+    await page.get_by_role("link", name="Sessions", exact=True).click()
+
+
+async def _retries(page, desk):
+    desk.drafter(fails=True)
+    story = desk.story("Fails at first")
+    await _stands(page, story, "failed")
+    await page.get_by_role("link", name=f"sc-{story}").click()
+    await page.get_by_role("link", name="Retry…").click()
+    await expect(page.get_by_text("It will be drafted again")).to_be_visible()
+    desk.drafter()
+    await page.get_by_role("button", name="Retry").click()
+    await _is(page, "drafting")
+    desk.drafter(may_finish=True)
+    await _is(page, "drafted")
+    await expect(page.locator("#timeline-part")).to_contain_text("operator")
+
+
+async def _stops(page, desk):
+    desk.drafter()
+    story = desk.story("Takes too long")
+    await page.get_by_role("link", name="Sessions", exact=True).click()
+    await _stands(page, story, "drafting")
+    await page.get_by_label("Story: number, link or words of its title").fill("takes too")
+    await page.get_by_role("button", name="Find").click()
+    await page.get_by_role("link", name=f"sc-{story}").click()
+    await page.get_by_role("link", name="Close…").click()
+    await expect(page.get_by_text("will be stopped")).to_be_visible()
+    await page.get_by_role("button", name="Close").click()
+    await _is(page, "closed")
+    await expect(page.locator("#timeline-part")).to_contain_text("stopped", timeout=PATIENCE_MS)
+
+
+async def _replays(page):
+    await page.get_by_role("link", name="Replay…").click()
+    await page.get_by_role("button", name="Replay").click()
+    await expect(page.get_by_role("heading", name="Replays")).to_be_visible()
+    outcome = page.locator("#event .status").first
+    await expect(outcome).to_have_text("ignored", timeout=PATIENCE_MS)
+
+
+async def _told_of(page, desk, story):
     """Asks why nothing happened; once there is an event, goes to it."""
-    await page.goto(f"{service.trial.service_url}/console/why")
-    await page.get_by_label("Story").fill(f"https://app.shortcut.com/acme/story/{story}/x")
+    await page.goto(f"{desk.url}/console/why")
+    await page.get_by_label("Story", exact=True).fill(
+        f"https://app.shortcut.com/acme/story/{story}/x"
+    )
     await page.get_by_role("button", name="Ask").click()
     event = page.locator("tr", has_text="ignored").get_by_role("link")
     if await event.count() == 0:
         return False
     await expect(page.get_by_role("heading", level=2)).to_contain_text("opened a session")
-    await accessible(page)
     await event.first.click()
     return True
 
 
-async def test_reading_needs_no_javascript(service, require_tool, tmp_path):
+async def test_reading_needs_no_javascript(desk, require_tool):
     """Sign-in, lists, a session with its diff, on a phone's screen, by keyboard."""
-    (tmp_path / "allowed").touch()
-    workspace = service.simulation.workspace
-    story = workspace.create_story(PEOPLE[0], {"name": TITLE * 8, "description": "w" * 500}).id
-    workspace.update_stories(PEOPLE[0], [story], {}, labels_add=["patch"])
-    phone = {"viewport": {"width": 360, "height": 640}, "java_script_enabled": False}
+    desk.drafter(may_finish=True)
+    story = desk.story(TITLE * 8, "w" * 500)
+    phone = {"viewport": PHONE, "java_script_enabled": False}
     async with browser(require_tool("chromium"), **phone) as (page, faults):
-        await page.goto(f"{service.trial.service_url}/console/sessions?status=drafted")
-        await page.get_by_label("Token").fill(service.trial.api_token)
+        await page.goto(f"{desk.url}/console/sessions?status=drafted")
+        await page.get_by_label("Token").fill(desk.api_token)
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
         await until(lambda: _listed(page, story))
         await page.get_by_role("link", name=f"sc-{story}").focus()
         await page.keyboard.press("Enter")
         await expect(page.locator("tr.new").first).to_contain_text("# Export <img src=x")
-        box = await page.locator("h1").bounding_box()
-        assert box["x"] + box["width"] <= 360
         await page.get_by_role("link", name="Overview").click()
         await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     assert faults == []
@@ -138,3 +203,33 @@ async def test_reading_needs_no_javascript(service, require_tool, tmp_path):
 async def _listed(page, story):
     await page.reload()
     return await page.get_by_role("link", name=f"sc-{story}").count() == 1
+
+
+async def test_every_page_is_for_everybody(database, ladder, conn, require_tool):
+    """However hostile its text: axe-core finds nothing, it fits a phone, and nothing runs.
+
+    By keyboard the first stop leads past the navigation, and one can see where one is.
+    """
+    paths = await hostile_pages(ladder, conn)
+    async with (
+        receiver(database, api_token=TOKEN) as service,
+        browser(require_tool("chromium"), viewport=PHONE) as (page, faults),
+    ):
+        base = f"http://127.0.0.1:{service.port}/console/"
+        await page.goto(f"{base}login")
+        await page.get_by_label("Token").fill(TOKEN)
+        await page.get_by_label("Your name").press("Enter")
+        await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        await page.keyboard.press("Tab")
+        await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        for path in [*paths, "nothing"]:
+            answer = await page.goto(base + path)
+            assert answer.status == (404 if path == "nothing" else 200), path
+            assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], (
+                path
+            )
+            # Another filter makes no other page.
+            if not path.startswith(("sessions?", "outbox?", "why?story=2")):
+                await accessible(page, "light")
+                await accessible(page, "dark", "color-contrast")
+    assert [fault for fault in faults if "404" not in fault] == []
