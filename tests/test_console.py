@@ -600,9 +600,9 @@ async def test_many_who_look_at_once_cost_one_look():
 async def test_streams_take_no_request_s_place(database):
     """More pages can be open than requests may be under way."""
     async with signed_in(database) as client, AsyncExitStack() as closing:
-        for _ in range(MOST_AT_ONCE + 5):
-            next_topics = await closing.enter_async_context(streaming(client))
-            assert await next_topics() == set()
+        count = MOST_AT_ONCE + 5
+        opened = [await closing.enter_async_context(streaming(client)) for _ in range(count)]
+        assert await asyncio.gather(*(each() for each in opened)) == [set()] * count
         assert (await client.get("sessions")).status_code == 200
 
 
