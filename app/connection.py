@@ -17,6 +17,8 @@ HEAD_BYTES = 64 * 1024
 #: File descriptors for all that is no client: the database, logs, drafters' pipes, listeners.
 OTHER_FILES = 256
 LOG_PAUSE_SECONDS = 60
+#: Longer than any proxy in front keeps an idle connection, or it may reuse one just closed.
+KEEP_ALIVE_SECONDS = 75
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -32,10 +34,16 @@ class Lobby:
     place: who sends a request does so at once, who holds a socket open does not.
     """
 
-    def __init__(self, *, timeout_seconds: float, most: int) -> None:
+    def __init__(
+        self, *, timeout_seconds: float, most: int, idle_seconds: float = KEEP_ALIVE_SECONDS
+    ) -> None:
         self.timeout_seconds = timeout_seconds
+        self._idle_seconds = idle_seconds
         self._most = min(most, max(1, _files() - OTHER_FILES))
         self._waiting: dict[Connection, asyncio.TimerHandle] = {}
+        #: Answered and not ended, the one that was answered longest ago first; and since when.
+        self._resting: dict[Connection, float] = {}
+        self._sweep: asyncio.TimerHandle | None = None
         self._logged = -float(LOG_PAUSE_SECONDS)
 
     def enter(self, connection: "Connection") -> None:
@@ -50,6 +58,33 @@ class Lobby:
         timer = self._waiting.pop(connection, None)
         if timer is not None:
             timer.cancel()
+
+    def rest(self, connection: "Connection") -> None:
+        """It is answered, and may be idle for so many seconds from now.
+
+        One timer does for all, where uvicorn sets and cancels one for each request.
+        """
+        self._resting.pop(connection, None)
+        self._resting[connection] = connection.loop.time()
+        if self._sweep is None:
+            self._sweep = connection.loop.call_later(self._idle_seconds, self._end_idle)
+
+    def gone(self, connection: "Connection") -> None:
+        """The connection is no more."""
+        self.leave(connection)
+        self._resting.pop(connection, None)
+
+    def _end_idle(self) -> None:
+        """Ends those that have rested for too long, and looks again when the next one may have."""
+        self._sweep = None
+        while self._resting:
+            connection, since = next(iter(self._resting.items()))
+            ends = since + self._idle_seconds
+            if ends > connection.loop.time():
+                self._sweep = connection.loop.call_at(ends, self._end_idle)
+                return
+            del self._resting[connection]
+            connection.rested()
 
     def make_room(self, connections: int) -> None:
         """Ends the connection that has waited longest if there are too many."""
@@ -89,7 +124,7 @@ class Connection(FastLane):
         self._lobby.make_room(len(self.connections))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lobby.leave(self)
+        self._lobby.gone(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -124,6 +159,20 @@ class Connection(FastLane):
             self._refuse_head()
         else:
             self._refuse(Rejected(400, "not-http", "This is not a request in HTTP."))
+
+    def on_response_complete(self) -> None:
+        """As uvicorn does, but without a timer for each answer."""
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+        else:
+            self.server_state.total_requests += 1
+            self.flow.resume_reading()
+            self._lobby.rest(self)
+
+    def rested(self) -> None:
+        """No answer has been given for as long as an idle connection may stay."""
+        if self._owes_a_head() and not self._in_head:
+            self.transport.close()
 
     def head_timed_out(self) -> None:
         """The head did not arrive in time."""

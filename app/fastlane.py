@@ -4,8 +4,8 @@ uvicorn's own protocol parses the request and does everything else. What is in a
 (not whole in one read, pipelined, refused, for another path) goes its way, to the ASGI app.
 """
 
-from asyncio import Future, Transport
-from functools import lru_cache, partial
+from asyncio import Transport
+from functools import lru_cache
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -22,18 +22,37 @@ _CLOSE = ((b"connection", b"close"),)
 
 
 class _Pending:
-    """Stands where uvicorn keeps the request that is being answered."""
+    """Stands where uvicorn keeps the request that is being answered, and hears the answer."""
 
-    __slots__ = ("disconnected", "keep_alive", "message_event", "response_complete")
+    __slots__ = (
+        "_delivery",
+        "_headers",
+        "_lane",
+        "disconnected",
+        "keep_alive",
+        "message_event",
+        "response_complete",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, lane: "FastLane") -> None:
+        self._lane = lane
         self.message_event = self
-        self.begin()
 
-    def begin(self) -> None:
+    def begin(self, delivery: Delivery, headers: Headers) -> None:
+        self._delivery, self._headers = delivery, headers
         self.response_complete = False
         self.disconnected = False
         self.keep_alive = True
+
+    def done(self) -> bool:
+        """It is recorded though the client may be gone: it will not hear that, but come back."""
+        return False
+
+    def set_result(self, outcome: Outcome) -> None:
+        self._lane.tell(self._delivery, self._headers, outcome)
+
+    def set_exception(self, error: Unrecorded) -> None:
+        self._lane.tell(self._delivery, self._headers, error)
 
     def set(self) -> None:
         """uvicorn wakes the task of a request whose client has gone; here is none."""
@@ -48,7 +67,7 @@ class FastLane(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         app = self.config.loaded_app
         self._door = app if isinstance(app, Door) else None
-        self._pending = _Pending()
+        self._pending = _Pending(self)
         #: The body so far of what may be a whole delivery; None while there is no such request.
         self._held: bytes | None = None
 
@@ -107,22 +126,22 @@ class FastLane(HttpToolsProtocol):
 
     def _taken(self, body: bytes) -> bool:
         assert self._door is not None
-        taken = self._door.take_whole(self._door.urls[self.url], body, self.headers)
-        if taken is None:
+        source = self._door.urls[self.url]
+        delivery = self._door.take_whole(source, body, self.headers, self._pending)
+        if delivery is None:
             return False
-        delivery, recorded = taken
-        self._pending.begin()
+        self._pending.begin(delivery, self.headers)
         self.cycle = self._pending  # type: ignore[assignment]
-        recorded.add_done_callback(partial(self._answer, delivery, self.headers))
         return True
 
-    def _answer(self, delivery: Delivery, headers: Headers, recorded: Future[Outcome]) -> None:
+    def tell(self, delivery: Delivery, headers: Headers, outcome: Outcome | Unrecorded) -> None:
+        """Says what has become of the delivery, if there is still somebody to hear it."""
         self._pending.response_complete = True
-        if recorded.cancelled():
-            return
         assert self._door is not None
         try:
-            headers, (status, body) = _JSON, self._door.answer(delivery, recorded.result())
+            if isinstance(outcome, Unrecorded):
+                raise outcome
+            headers, (status, body) = _JSON, self._door.answer(delivery, outcome)
         except (Rejected, Unrecorded) as error:
             response = refusal(self._door.refused(error, self.client, headers))
             status, body = response.status_code, bytes(response.body)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 from uuid import UUID
 
 from app.machine import Move, Phase, Status
@@ -21,9 +22,10 @@ class EventStatus(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One delivery whose signature was right, as far as the door reads it.
+
+    A tuple, because the door makes one for each request, and in the order in which it is recorded.
 
     Attributes:
         source: the name of the webhook it came in by.
@@ -37,7 +39,7 @@ class Delivery:
     """
 
     source: str
-    dedupe_key: UUID
+    dedupe_key: bytes
     event_id: str | None
     kind: str
     occurred_at: datetime | None

@@ -4,7 +4,7 @@ The order is fixed: size, raw bytes, signature over the raw bytes, parse, record
 the commit the answer.
 """
 
-from asyncio import Future
+from asyncio import Future, get_running_loop
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as _quoted
 
@@ -15,7 +15,7 @@ from app.errors import Rejected, Unrecorded
 from app.forwarded import Proxies
 from app.model import Delivery
 from app.problems import refuse
-from app.record import Outcome, Recorder
+from app.record import Asker, Outcome, Recorder
 from app.shortcut import envelope
 from app.shortcut.signature import SIGNATURE_HEADER, verify
 from app.sources import SOURCE
@@ -102,12 +102,14 @@ class Door:
         if scope["method"] != "POST":
             raise Rejected(405, "method-not-allowed", "Deliveries are sent by POST.")
         _check(headers)
-        delivery, recorded = self._take(source, await self._bodies.read(headers, receive), headers)
+        body = await self._bodies.read(headers, receive)
+        recorded: Future[Outcome] = get_running_loop().create_future()
+        delivery = self._take(source, body, headers, recorded)
         return self.answer(delivery, await recorded)
 
     def take_whole(
-        self, source: str, body: bytes, headers: Headers
-    ) -> tuple[Delivery, Future[Outcome]] | None:
+        self, source: str, body: bytes, headers: Headers, asker: Asker
+    ) -> Delivery | None:
         """Takes a delivery that has arrived, without waiting for anything.
 
         None where it can't be taken: `__call__` then says why.
@@ -115,17 +117,18 @@ class Door:
         try:
             _check(headers)
             if self._bodies.allow(body):
-                return self._take(source, body, headers)
+                return self._take(source, body, headers, asker)
         except (Rejected, Unrecorded):
             pass
         return None
 
-    def _take(self, source: str, body: bytes, headers: Headers) -> tuple[Delivery, Future[Outcome]]:
+    def _take(self, source: str, body: bytes, headers: Headers, asker: Asker) -> Delivery:
         signatures = [value for name, value in headers if name == SIGNATURE_HEADER]
         if not verify(self._secrets[source], body, signatures):
             raise Rejected(401, "signature-invalid", "The signature does not match the body.")
         delivery = envelope.read(source, body, headers)
-        return delivery, self._recorder.put(delivery)
+        self._recorder.put(delivery, asker)
+        return delivery
 
     def answer(self, delivery: Delivery, outcome: Outcome) -> tuple[int, bytes]:
         """What the sender of a delivery is told that is committed, or safe in the spool.

@@ -5,9 +5,9 @@ While the database is away they go to the spool, if there is one, and from there
 
 import asyncio
 from collections import deque
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from typing import Protocol
 
 import asyncpg
 import structlog
@@ -47,8 +47,18 @@ class Outcome(Enum):
     SPOOLED = "spooled"
 
 
+class Asker(Protocol):
+    """Who waits to hear what has become of a delivery, as a future does."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, outcome: Outcome, /) -> None: ...
+
+    def set_exception(self, error: Unrecorded, /) -> None: ...
+
+
 #: A delivery, who waits for it, and since when, by the event loop's clock.
-Waiting = tuple[Delivery, "asyncio.Future[Outcome]", float]
+Waiting = tuple[Delivery, Asker, float]
 
 
 class Recorder:
@@ -93,23 +103,24 @@ class Recorder:
         """How many deliveries wait to be recorded."""
         return len(self._waiting)
 
-    def put(self, delivery: Delivery) -> "asyncio.Future[Outcome]":
-        """Queues a delivery. The result is there once it is committed, or safe in the spool.
+    def put(self, delivery: Delivery, asker: Asker) -> None:
+        """Queues a delivery. The asker hears of it once it is committed, or safe in the spool.
 
-        Raises Unrecorded when too many wait already; so does the future, when neither can be
+        Raises Unrecorded when too many wait already; the asker hears of one when neither can be
         done in time.
         """
         if self._away and self.spool is None:
             raise Unrecorded("the database is not available")
-        if self.waiting >= self._queue_limit or self._waiting_bytes >= self._queue_limit_bytes:
+        if (
+            len(self._waiting) >= self._queue_limit
+            or self._waiting_bytes >= self._queue_limit_bytes
+        ):
             raise Unrecorded("too many deliveries are waiting to be recorded")
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Outcome] = loop.create_future()
-        self._waiting.append((delivery, done, loop.time()))
+        self._waiting.append((delivery, asker, asyncio.get_running_loop().time()))
         self._waiting_bytes += len(delivery.body)
         self.counts.waiting(len(self._waiting))
-        self._arrived.set()
-        return done
+        if len(self._waiting) == 1:
+            self._arrived.set()
 
     async def run(self) -> None:
         """Records what arrives, for ever."""
@@ -177,12 +188,8 @@ class Recorder:
         new = await events.record(conn, list(distinct.values()))
         if new:
             self._bell.ring()
-        for delivery, done, _ in batch:
-            key = (delivery.source, delivery.dedupe_key)
-            if not done.done():
-                done.set_result(Outcome.NEW if key in new else Outcome.DUPLICATE)
-            # Of several copies in one batch, the first is the new one.
-            new.discard(key)
+        # Only after the next batch is on its way, so that the database need not wait for it.
+        asyncio.get_running_loop().call_soon(_tell, batch, new)
         self._count(batch)
 
     def _count(self, batch: list[Waiting]) -> None:
@@ -300,6 +307,16 @@ class _Line:
         self._conn = None
 
 
+def _tell(batch: list[Waiting], new: set[tuple[str, bytes]]) -> None:
+    """Says of each that is committed whether it is new."""
+    for delivery, asker, _ in batch:
+        key = (delivery.source, delivery.dedupe_key)
+        if not asker.done():
+            asker.set_result(Outcome.NEW if key in new else Outcome.DUPLICATE)
+        # Of several copies in one batch, the first is the new one.
+        new.discard(key)
+
+
 def _refuse(batch: list[Waiting], why: str) -> None:
     for _, done, _ in batch:
         if not done.done():
@@ -320,4 +337,4 @@ def _spooled(waiting: Waiting) -> Spooled:
 def _read_again(spooled: Spooled) -> Delivery:
     """What the spool keeps is only what was sent: it is read by the code of today."""
     delivery = envelope.read(spooled.source, spooled.body, ())
-    return replace(delivery, headers=spooled.headers, received_at=spooled.received_at)
+    return delivery._replace(headers=spooled.headers, received_at=spooled.received_at)

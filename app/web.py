@@ -17,7 +17,7 @@ from app.api import routes
 from app.api.access import Desk, guard_of
 from app.body import App, BodyReader
 from app.bounds import Bounds
-from app.connection import Connection, Lobby
+from app.connection import KEEP_ALIVE_SECONDS, Connection, Lobby
 from app.console.server import create_console
 from app.db.connect import DATABASE_ERRORS, Pool, reason
 from app.describe import describe_door
@@ -29,8 +29,6 @@ from app.record import Recorder
 from app.settings import Settings
 
 VERSION = "0.1.0"
-#: Longer than any proxy in front keeps an idle connection, or it may reuse one just closed.
-KEEP_ALIVE_SECONDS = 75
 
 #: What goes with a refusal of this status.
 _SAYS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "60"}}

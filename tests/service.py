@@ -12,7 +12,7 @@ from typing import Literal
 import httpx
 from structlog.testing import capture_logs
 
-from app.connection import Lobby
+from app.connection import KEEP_ALIVE_SECONDS, Lobby
 from app.db.connect import Database
 from app.main import desk_of, recorder_of
 from app.record import Recorder
@@ -104,6 +104,7 @@ async def receiver(
     *,
     parser: Literal["httptools", "h11"] = "httptools",
     allowed: Collection[str] = (),
+    idle_seconds: float = KEEP_ALIVE_SECONDS,
     **given: object,
 ) -> AsyncIterator[Service]:
     """Runs a receiver on a free port.
@@ -125,7 +126,9 @@ async def receiver(
                 settings, pool=pool, recorder=recorder, draining=stopping.is_set, desk=desk
             )
             lobby = Lobby(
-                timeout_seconds=settings.header_timeout_seconds, most=settings.connection_limit
+                timeout_seconds=settings.header_timeout_seconds,
+                most=settings.connection_limit,
+                idle_seconds=idle_seconds,
             )
             server = Server(
                 app, graceful_timeout_seconds=5, lobby=lobby if parser == "httptools" else None

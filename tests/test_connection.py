@@ -104,6 +104,27 @@ async def test_an_idle_connection_that_has_been_used_may_stay(database):
         assert await answer(reader) == 200
 
 
+async def test_an_idle_connection_ends_in_time_but_no_delivery_does(database, connect):
+    """Whoever was answered and brings no more has to go; who waits for a commit is no such one."""
+    locker = await connect()
+    async with (
+        receiver(database, idle_seconds=0.2) as service,
+        connected(service) as (reader, writer),
+        connected(service) as (idle, other),
+    ):
+        writer.write(request())
+        assert await answer(reader) == 200
+        async with locker.transaction():
+            await locker.execute("lock table events")
+            writer.write(request(shapes.labelled(2)))
+            other.write(LIVE)
+            assert await answer(idle) == 200
+            assert await idle.read() == b""
+
+        assert await answer(reader) == 200
+        assert await reader.read() == b""
+
+
 async def test_a_body_that_nobody_reads_has_a_deadline(database):
     """What goes on arriving after the answer does not keep a connection open."""
     head = b"GET /webhooks/shortcut HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -34,12 +33,12 @@ def triggered(**trigger: object) -> dict[str, Any]:
     return {**INTERACTION, "trigger": {**ASSIGNED, **trigger}}
 
 
-def body_key(delivery: Delivery) -> UUID:
-    return UUID(bytes=sha256(delivery.body).digest()[:16])
+def body_key(delivery: Delivery) -> bytes:
+    return sha256(delivery.body).digest()[:16]
 
 
-def key_of(canonical: bytes) -> UUID:
-    return UUID(bytes=sha256(canonical).digest()[:16])
+def key_of(canonical: bytes) -> bytes:
+    return sha256(canonical).digest()[:16]
 
 
 # --- what is recorded ------------------------------------------------------------------------

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from app.cli.trial import listen
+from app.connection import KEEP_ALIVE_SECONDS
 from app.settings import Settings
 from app.shortcut.signature import sign
-from app.web import KEEP_ALIVE_SECONDS
 from tests import shapes
 from tests.locks import until
 from tests.stack import DEPLOY, Stack, stack

@@ -360,7 +360,7 @@ async def test_the_counts_tell_what_there_is(service, conn):
 
 
 def _key(body):
-    return read("shortcut", body, []).dedupe_key
+    return read("shortcut", body, []).dedupe_key.hex()
 
 
 async def test_recording_reads_no_more_when_the_table_has_grown(database):

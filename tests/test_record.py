@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.record import BATCH_BYTES, BATCH_ROWS, Recorder
+from app.model import Delivery
+from app.record import BATCH_BYTES, BATCH_ROWS, Outcome, Recorder
 from app.shortcut.envelope import read
 from app.wake import Bell
 from tests import shapes
@@ -15,7 +16,7 @@ WAITS = "select exists (select from pg_stat_activity where wait_event_type = 'Lo
 OURS = " and datname = current_database())"
 
 
-def delivery(story: int, name: str = "Export"):
+def delivery(story: int, name: str = "Export") -> Delivery:
     """A delivery about this story."""
     return read("shortcut", shapes.labelled(story, name=name), [])
 
@@ -36,9 +37,16 @@ async def recorder(database) -> AsyncIterator[Recorder]:
     await asyncio.wait([running])
 
 
+def put(recorder: Recorder, one: Delivery) -> asyncio.Future[Outcome]:
+    """Queues a delivery; the future is who waits for it."""
+    recorded: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    recorder.put(one, recorded)
+    return recorded
+
+
 async def held_up(recorder: Recorder, conn) -> asyncio.Future[bool]:
     """A delivery whose commit waits for the test's lock; what comes now waits behind it."""
-    first = recorder.put(delivery(1))
+    first = put(recorder, delivery(1))
     await until(lambda: conn.fetchval(WAITS + OURS))
     return first
 
@@ -55,8 +63,8 @@ async def test_what_nobody_waits_for_any_more_is_not_recorded(recorder, conn, co
     async with locker.transaction():
         await locker.execute("lock table events")
         first = await held_up(recorder, conn)
-        gone = recorder.put(delivery(2))
-        stays = recorder.put(delivery(3))
+        gone = put(recorder, delivery(2))
+        stays = put(recorder, delivery(3))
         await until(lambda: asyncio.sleep(0, recorder.waiting == 2))
         gone.cancel()
 
@@ -71,7 +79,7 @@ async def test_one_statement_takes_so_many_deliveries(recorder, conn, connect):
     async with locker.transaction():
         await locker.execute("lock table events")
         waiting = [await held_up(recorder, conn)]
-        waiting += [recorder.put(delivery(n + 2)) for n in range(many)]
+        waiting += [put(recorder, delivery(n + 2)) for n in range(many)]
         await until(lambda: asyncio.sleep(0, recorder.waiting == many))
 
     assert all(await asyncio.gather(*waiting))
@@ -84,7 +92,7 @@ async def test_one_statement_takes_so_many_bytes(recorder, conn, connect):
     async with locker.transaction():
         await locker.execute("lock table events")
         waiting = [await held_up(recorder, conn)]
-        waiting += [recorder.put(delivery(n, name)) for n in (2, 3, 4)]
+        waiting += [put(recorder, delivery(n, name)) for n in (2, 3, 4)]
         await until(lambda: asyncio.sleep(0, recorder.waiting == 3))
 
     assert all(await asyncio.gather(*waiting))

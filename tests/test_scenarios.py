@@ -630,7 +630,7 @@ async def test_no_two_statements_wait_for_each_other(ladder, connect, database, 
             await locker.execute(f"select from {table} where id = 3 for update")
         await locker.execute(
             "insert into events (source, dedupe_key, kind, body) values ('shortcut', $1, '', '')",
-            read("shortcut", shapes.labelled(2, minute=60), []).dedupe_key,
+            read("shortcut", shapes.labelled(2, minute=60), []).dedupe_key.hex(),
         )
         running = [asyncio.ensure_future(field.statements()[name]()) for name in (one, other)]
         await until(lambda: held_up_or_done(ladder, running))
@@ -660,7 +660,7 @@ async def test_batches_of_any_size_take_their_keys_in_one_order(ladder, connect,
     await held.start()
     await locker.execute(
         "insert into events (source, dedupe_key, kind, body) values ('shortcut', $1, '', '')",
-        middle,
+        middle.hex(),
     )
     first = await blocked(ladder.conn, small, events.record(small, deliveries[:100]))
     second = await blocked(ladder.conn, large, events.record(large, deliveries))

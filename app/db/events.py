@@ -1,9 +1,10 @@
 """Events: recorded once, interpreted once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 from uuid import UUID
 
 from app.db.connect import Connection
@@ -41,9 +42,9 @@ RECORD = """
          reason)
     select source, dedupe_key, event_id, kind, occurred_at, least(received_at, app_now()), headers,
            body, case when defect is null then 'pending' else 'quarantined' end, defect
-      from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[], $6::text[],
-                  $7::bytea[], $8::text[], $9::timestamptz[])
-        as delivery (source, dedupe_key, event_id, kind, occurred_at, headers, body, defect,
+      from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[], $6::bytea[],
+                  $7::text[], $8::text[], $9::timestamptz[])
+        as delivery (source, dedupe_key, event_id, kind, occurred_at, body, headers, defect,
                      received_at)
      where not exists (select from events as e
                         where e.source = delivery.source and e.dedupe_key = delivery.dedupe_key)
@@ -53,25 +54,35 @@ RECORD = """
 """
 
 
-async def record(conn: Connection, batch: Sequence[Delivery]) -> set[tuple[str, UUID]]:
+_NO_DELIVERIES: list[Sequence[Any]] = [()] * len(Delivery._fields)
+
+
+async def record(conn: Connection, batch: Sequence[Delivery]) -> set[tuple[str, bytes]]:
     """Records what is new in the batch, and says what was: (source, dedupe key).
 
     In the order of the keys, so that two batches with the same deliveries can't wait for each
     other; the statement says so, since a join gives rows in an order of its own.
     """
+    columns: Iterable[Sequence[Any]] = zip(*batch, strict=True) if batch else _NO_DELIVERIES
+    source, keys, event_id, kind, occurred_at, body, headers, defect, received_at = columns
     rows = await conn.fetch(
         RECORD,
-        [d.source for d in batch],
-        [d.dedupe_key for d in batch],
-        [d.event_id for d in batch],
-        [d.kind for d in batch],
-        [d.occurred_at for d in batch],
-        [d.headers for d in batch],
-        [d.body for d in batch],
-        [d.defect for d in batch],
-        [d.received_at for d in batch],
+        source,
+        [key.hex() for key in keys],
+        event_id,
+        kind,
+        occurred_at,
+        body,
+        headers,
+        _if_any(defect),
+        _if_any(received_at),
     )
-    return {(row["source"], row["dedupe_key"]) for row in rows}
+    return {(source, key.bytes) for source, key in rows}
+
+
+def _if_any(column: Sequence[object]) -> Sequence[object] | None:
+    """None in place of nothing but None: what `unnest` lacks it makes null, at no cost."""
+    return column if any(value is not None for value in column) else None
 
 
 async def take(conn: Connection, *, limit: int, without: Sequence[str] = ()) -> list[PendingEvent]:

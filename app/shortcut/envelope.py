@@ -8,7 +8,6 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import accumulate
 from typing import NoReturn
-from uuid import UUID
 
 from pydantic_core import from_json
 
@@ -49,7 +48,7 @@ def read(source: str, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> De
     canonical = None if event_id is None else _canonical(kind, event_id, payload)
     return Delivery(
         source=source,
-        dedupe_key=UUID(bytes=sha256(body if canonical is None else canonical).digest()[:16]),
+        dedupe_key=sha256(body if canonical is None else canonical).digest()[:16],
         event_id=None if event_id is None else clean(event_id[:_EVENT_ID_LENGTH]),
         kind=kind,
         occurred_at=_instant(payload.get("changed_at" if kind == "v1" else "timestamp")),
