@@ -25,6 +25,7 @@ from app.model import (
     Known,
     Need,
     NeedKind,
+    Remark,
     Session,
 )
 from app.wake import Bell
@@ -207,16 +208,22 @@ class Applier:
         current = await sessions.lock(conn, stories) if stories else {}
         await facts.forget(conn, [event.id for event, _ in read])
         await facts.add(conn, told)
+        changes = [
+            await self._decide(conn, story, current.get(story), about)
+            for story, about in stories.items()
+        ]
+        if weighty := [change for change in changes if change.matters]:
+            await _save_all(conn, weighty)
         steps: defaultdict[int, list[Decision]] = defaultdict(list)
-        for story, about in stories.items():
-            for event_id, step in await self._decide(conn, story, current.get(story), about):
+        for change in changes:
+            for event_id, step in change.steps:
                 steps[event_id].append(step)
         return steps
 
     async def _decide(
         self, conn: Connection, story: Story, before: Session | None, told: Sequence[Told]
-    ) -> list[Step]:
-        """Decides and saves what is told of one story: each fact's event, and what it did."""
+    ) -> "_Change":
+        """Decides what is told of one story: each fact's event, and what it did."""
         comments = [fact.comment_id for _, fact in told if fact.comment_id is not None]
         spoken = await sessions.spoken(conn, *story, comments) if before and comments else ()
         said = [fact for _, fact in told]
@@ -227,10 +234,7 @@ class Applier:
             told = await facts.of_story(conn, *story)
             decisions = decide(None, [fact for _, fact in told], rules)
         steps = [(event_id, it) for (event_id, _), it in zip(told, decisions, strict=True)]
-        session = decisions[-1].session
-        if session is not None:
-            await _save(conn, before, session, steps, anew=anew)
-        return steps
+        return _Change(before=before, session=decisions[-1].session, steps=steps, anew=anew)
 
     def _rules(self, workspace: str) -> Rules:
         """As they are for stories of this workspace: where nothing can be asked, nothing is."""
@@ -238,31 +242,77 @@ class Applier:
         return replace(self.rules, clarify=clarify)
 
 
-async def _save(
-    conn: Connection, before: Session | None, session: Session, steps: Sequence[Step], *, anew: bool
-) -> None:
-    """Writes what was decided about a story, if it makes any difference."""
-    remarks = [remark for _, step in steps for remark in step.remarks]
-    if session == before and not remarks and not anew:
-        return
-    moves = [(event_id, step) for event_id, step in steps if step.moves]
-    if before is None:
-        session_id = await sessions.add(conn, session)
-    else:
-        moves = _only_what_is_new(moves, before, session) if anew else moves
-        if moves and before.status in OWNED.values():
-            await sessions.evict(conn, session.workspace, session.sc_id)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """What was decided about one story.
+
+    Attributes:
+        anew: from all that is known, and in place of what was decided before.
+    """
+
+    before: Session | None
+    session: Session | None
+    steps: Sequence[Step]
+    anew: bool
+
+    @property
+    def remarks(self) -> list[Remark]:
+        return [remark for _, step in self.steps for remark in step.remarks]
+
+    @property
+    def matters(self) -> bool:
+        """Whether there is anything to write."""
+        changed = self.session != self.before or self.anew or bool(self.remarks)
+        return self.session is not None and changed
+
+    @property
+    def moves(self) -> list[Step]:
+        """The steps that stand in the timeline."""
+        moves = [(event_id, step) for event_id, step in self.steps if step.moves]
+        if not self.anew or self.before is None or self.session is None:
+            return moves
+        # Of moves that were decided anew, the one that changes where the session stands.
+        if self.session.status == self.before.status:
+            return []
+        return [(event_id, replace(step, moves=step.moves[-1:])) for event_id, step in moves[-1:]]
+
+
+async def _save_all(conn: Connection, changes: Sequence[_Change]) -> None:
+    """Writes what was decided; what is new, and what is told, by one statement for all."""
+    opened = [it.session for it in changes if it.before is None and it.session is not None]
+    ids = await sessions.add(conn, opened) if opened else {}
+    saved = [(await _saved(conn, change, ids), change) for change in changes]
+    await sessions.remark(conn, [(of, remark) for of, it in saved for remark in it.remarks])
+    await sessions.tell(
+        conn,
+        [
+            sessions.Told(of, move, status, event_id, step.reason)
+            for of, it in saved
+            for event_id, step in it.moves
+            for move, status in step.moves
+        ],
+    )
+    for session_id, change in saved:
+        await _answer(conn, session_id, change.steps)
+
+
+async def _saved(conn: Connection, change: _Change, opened: Mapping[Story, int]) -> int:
+    """Writes a session that there was before; gives the id of either."""
+    session = change.session
+    assert session is not None
+    story = (session.workspace, session.sc_id)
+    session_id = opened.get(story)
+    if session_id is None:
+        assert change.before is not None
+        moves = change.moves
+        if moves and change.before.status in OWNED.values():
+            await sessions.evict(conn, *story)
         made = {move for _, step in moves for move, _ in step.moves}
         session_id = await sessions.save(conn, session, moves=made)
-    if anew:
+    if change.anew:
         await sessions.forget_conversation(conn, session_id)
         await outbox.take_back(conn, session_id)
-    await sessions.remark(conn, session_id, remarks)
-    for event_id, step in moves:
-        await sessions.tell(
-            conn, session_id, step.moves, actor=None, event_id=event_id, reason=step.reason
-        )
-    await _answer(conn, session_id, steps)
+    return session_id
 
 
 async def _answer(conn: Connection, session_id: int, steps: Sequence[Step]) -> None:
@@ -277,13 +327,6 @@ async def _answer(conn: Connection, session_id: int, steps: Sequence[Step]) -> N
                 event_id=event_id,
                 comment=step.remarks[0].comment_id if step.remarks else None,
             )
-
-
-def _only_what_is_new(moves: Sequence[Step], before: Session, session: Session) -> list[Step]:
-    """Of moves that were decided anew, the one that changes where the session stands."""
-    if session.status == before.status:
-        return []
-    return [(event_id, replace(step, moves=step.moves[-1:])) for event_id, step in moves[-1:]]
 
 
 def _outcome(said: Interpretation, steps: Sequence[Decision]) -> tuple[EventStatus, str]:

@@ -312,11 +312,11 @@ class Workshop:
 
     async def _heard(self, claim: Claim) -> _Heard:
         async with take(self.pool) as conn:
-            return _Heard(
-                conversation=await sessions.conversation(conn, claim.session_id),
-                asked=await sessions.asked(conn, claim.session_id, rounds=claim.rounds),
-                previous_patch=await sessions.latest_patch(conn, claim.session_id),
-            )
+            of, rounds = claim.session_id, claim.rounds
+            said = await sessions.conversation(conn, of)
+            asked = await sessions.asked(conn, of, rounds=rounds) if rounds else ()
+            patch = await sessions.latest_patch(conn, of) if claim.revision else None
+        return _Heard(conversation=said, asked=asked, previous_patch=patch)
 
     async def _story(self, claim: Claim) -> Story:
         """The story as it is now; as the deliveries told it where there is no API token."""

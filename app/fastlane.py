@@ -8,6 +8,7 @@ from asyncio import Transport
 from functools import lru_cache
 from typing import Any
 
+import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.body import Headers
@@ -19,6 +20,8 @@ from app.record import Outcome
 
 _JSON = ((b"content-type", b"application/json"),)
 _CLOSE = ((b"connection", b"close"),)
+
+log = structlog.get_logger(__name__)
 
 
 class _Pending:
@@ -49,10 +52,17 @@ class _Pending:
         return False
 
     def set_result(self, outcome: Outcome) -> None:
-        self._lane.tell(self._delivery, self._headers, outcome)
+        self._tell(outcome)
 
     def set_exception(self, error: Unrecorded) -> None:
-        self._lane.tell(self._delivery, self._headers, error)
+        self._tell(error)
+
+    def _tell(self, outcome: Outcome | Unrecorded) -> None:
+        try:
+            self._lane.tell(self._delivery, self._headers, outcome)
+        except Exception:  # It must not cost the others of its batch their answers.
+            log.exception("answer.broke")
+            self._lane.transport.abort()
 
     def set(self) -> None:
         """uvicorn wakes the task of a request whose client has gone; here is none."""

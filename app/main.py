@@ -26,6 +26,7 @@ from app.decide import Rules
 from app.draft import Clarifying, Limits, Workshop
 from app.drafters.command import CommandDrafter, allowed_environment
 from app.drafters.git import git_environment
+from app.drafters.process import Spares
 from app.engine import Engine
 from app.errors import DraftgateError, SettingsError
 from app.hooks import Hooks
@@ -47,6 +48,8 @@ SAME_SIGNAL_SECONDS = 1.0
 ME_PAUSE_SECONDS = 5
 #: One to be ready by, one for figures; each asks one thing at a time.
 HEALTH_CONNECTIONS = 2
+#: Each is an idle process of 10 MB; as soon as one is used, another is started.
+SPARE_SUPERVISORS = 1
 
 log = structlog.get_logger(__name__)
 
@@ -266,15 +269,19 @@ async def engine(
 ) -> AsyncIterator[Engine]:
     """A worker's loops with all they need; what they need is closed when the block ends."""
     with _heart(settings, database) as heart:
-        async with database.pool("endings") as endings, connected(settings, pool) as workspaces:
+        async with (
+            database.pool("endings") as endings,
+            connected(settings, pool) as workspaces,
+            Spares(SPARE_SUPERVISORS if settings.drafter_command else 0) as spares,
+        ):
             await workspaces.learn()
             workshop = Workshop(
                 worker=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}",
                 pool=pool,
                 endings=endings,
                 heart=heart,
-                drafter=_drafter(settings, settings.drafter_command),
-                clarifying=_clarifying(settings),
+                drafter=_drafter(settings, settings.drafter_command, spares),
+                clarifying=_clarifying(settings, spares),
                 workspaces=workspaces,
                 bell=bell,
                 limits=_limits(settings),
@@ -309,16 +316,16 @@ def _sender(settings: Settings, name: str, pool: Pool, workspaces: Workspaces) -
     return Sender(name=name, pool=pool, workspaces=workspaces, tellings=told)
 
 
-def _clarifying(settings: Settings) -> Clarifying:
+def _clarifying(settings: Settings, spares: Spares) -> Clarifying:
     command = settings.clarifier_command
     return Clarifying(
         rules=settings.clarify_rules,
-        command=_drafter(settings, command) if command else None,
+        command=_drafter(settings, command, spares) if command else None,
         rounds=settings.clarify_rounds,
     )
 
 
-def _drafter(settings: Settings, command: Sequence[str]) -> CommandDrafter:
+def _drafter(settings: Settings, command: Sequence[str], spares: Spares) -> CommandDrafter:
     if not settings.drafter_command:
         log.warning("drafter.not_set", effect="clarified sessions wait")
     return CommandDrafter(
@@ -329,6 +336,7 @@ def _drafter(settings: Settings, command: Sequence[str]) -> CommandDrafter:
         timeout_seconds=settings.drafter_timeout_seconds,
         environment=allowed_environment(os.environ, settings.drafter_environment),
         git_environment=git_environment(os.environ),
+        spares=spares,
     )
 
 

@@ -17,6 +17,7 @@ from app.drafters.command import allowed_environment
 from app.drafters.process import Limits
 from app.errors import DrafterError
 from tests.drafters import CLAIM, STORY, Bench, git, pulse, repository_in
+from tests.locks import until
 
 ROOT = Path(__file__).parent.parent
 PATCH = "diff --git a/x b/x\nnew file mode 100644\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+x\n"
@@ -417,6 +418,50 @@ async def test_a_drafter_ends_with_its_supervisor_even_if_no_worker_can_act(benc
         finally:
             worker.kill()
             await worker.wait()
+
+
+async def parent_of_a_command(tmp_path, spares):
+    """The supervisor that a command finds above it."""
+    finished = await process.run(
+        ["sh", "-c", "echo $PPID"],
+        cwd=tmp_path,
+        environment=os.environ,
+        timeout_seconds=9,
+        spares=spares,
+    )
+    return int(finished.stdout)
+
+
+async def test_a_command_finds_a_supervisor_that_waits_already(tmp_path):
+    """And the next one finds another, though the first has gone with its command."""
+    async with process.Spares(1) as spares:
+        waiting = [tree.process.pid for tree in spares.ready]
+        found = await parent_of_a_command(tmp_path, spares)
+        await until(lambda: asyncio.sleep(0, bool(spares.ready)))
+        waiting += [tree.process.pid for tree in spares.ready]
+        found = [found, await parent_of_a_command(tmp_path, spares)]
+
+    assert found == waiting
+    assert len(set(found)) == 2
+
+
+async def test_a_supervisor_that_has_died_waiting_harms_no_command(tmp_path):
+    """Another one is started in its place."""
+    async with process.Spares(1) as spares:
+        (waiting,) = spares.ready
+        waiting.process.kill()
+        await waiting.process.wait()
+
+        assert await parent_of_a_command(tmp_path, spares) != waiting.process.pid
+
+
+async def test_who_waits_for_a_job_ends_with_its_worker(tmp_path):
+    """The end of the control socket is all that a worker that is killed leaves behind."""
+    async with process.Spares(1) as spares:
+        (waiting,) = spares.ready
+        waiting.writer.close()
+
+        await waiting.process.wait()
 
 
 async def test_the_event_loop_of_the_service_will_do(bench):

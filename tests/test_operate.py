@@ -210,8 +210,8 @@ async def test_a_late_result_is_adopted_as_the_next_draft(ladder, conn):
 async def test_what_another_version_could_not_read_is_read_anew(ladder, conn):
     """A quarantined event is replayed as what its body says to this version; its key stays."""
     body = shapes.labelled(1)
-    unread = replace(
-        read("shortcut", body, []), kind="invalid", event_id=None, occurred_at=None, defect="odd"
+    unread = read("shortcut", body, [])._replace(
+        kind="invalid", event_id=None, occurred_at=None, defect="odd"
     )
     await events.record(conn, [unread])
     before = await look.event(conn, 1)

@@ -1,11 +1,22 @@
 """Patch sessions: decided about under a row lock, in a short transaction; and looked at."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 
 from app.db.connect import Connection
 from app.machine import Move, Status
 from app.model import Asked, Remark, Session
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A move as it stands in the timeline, with the event that led to it."""
+
+    session_id: int
+    move: Move
+    status: Status
+    event_id: int
+    reason: str
 
 
 async def lock(
@@ -45,18 +56,19 @@ async def lock(
     }
 
 
-async def add(conn: Connection, session: Session) -> int:
-    """Opens a session for a locked story that has none, and gives its id."""
-    session_id: int = await conn.fetchval(
+async def add(conn: Connection, opened: Sequence[Session]) -> dict[tuple[str, int], int]:
+    """Opens sessions for locked stories that have none, and gives their ids."""
+    rows = await conn.fetch(
         """
         insert into patch_sessions
             (workspace, sc_id, status, decided_at, heard_at, title, app_url, description)
-        values ($1, $2, $3, $4, $5, $6, $7, $8)
-        returning id
+        select * from unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[],
+                             $5::timestamptz[], $6::text[], $7::text[], $8::text[])
+        returning workspace, sc_id, id
         """,
-        *_values(session),
+        *zip(*map(_values, opened), strict=True),
     )
-    return session_id
+    return {(row["workspace"], row["sc_id"]): row["id"] for row in rows}
 
 
 async def save(conn: Connection, session: Session, *, moves: Collection[Move]) -> int:
@@ -117,35 +129,28 @@ async def evict(conn: Connection, workspace: str, sc_id: int) -> None:
     )
 
 
-async def tell(
-    conn: Connection,
-    session_id: int,
-    moves: Sequence[tuple[Move, Status]],
-    *,
-    actor: str | None,
-    event_id: int | None,
-    reason: str,
-) -> None:
-    """Adds moves to the timeline."""
+async def tell(conn: Connection, told: Sequence[Told]) -> None:
+    """Adds moves to the timelines, in this order."""
     await conn.execute(
         """
-        insert into timeline (session_id, move, status, generation, actor, event_id, reason)
-        select session.id, told.move, told.status, session.claim_generation, $4, $5, $6
-          from unnest($2::text[], $3::text[]) with ordinality as told (move, status, position)
-          join patch_sessions as session on session.id = $1
+        insert into timeline (session_id, move, status, generation, event_id, reason)
+        select session.id, told.move, told.status, session.claim_generation, told.event_id,
+               told.reason
+          from unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[])
+               with ordinality as told (session_id, move, status, event_id, reason, position)
+          join patch_sessions as session on session.id = told.session_id
          order by position
         """,
-        session_id,
-        [move for move, _ in moves],
-        [status for _, status in moves],
-        actor,
-        event_id,
-        reason,
+        [it.session_id for it in told],
+        [it.move for it in told],
+        [it.status for it in told],
+        [it.event_id for it in told],
+        [it.reason for it in told],
     )
 
 
-async def remark(conn: Connection, session_id: int, remarks: Sequence[Remark]) -> None:
-    """Adds to the conversation; of two versions of one comment, the newer one's text stays."""
+async def remark(conn: Connection, remarks: Sequence[tuple[int, Remark]]) -> None:
+    """Adds to conversations; of two versions of one comment, the newer one's text stays."""
     await conn.executemany(
         """
         insert into conversation as said
@@ -159,7 +164,7 @@ async def remark(conn: Connection, session_id: int, remarks: Sequence[Remark]) -
                said_at = least(said.said_at, excluded.said_at),
                spoken = said.spoken or excluded.spoken
         """,
-        [(session_id, *astuple(remark)) for remark in remarks],
+        [(session_id, *astuple(remark)) for session_id, remark in remarks],
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from app.drafters import contract, process
 from app.drafters.contract import Result, printable, slug
 from app.drafters.git import Git
-from app.drafters.process import GRACE_SECONDS, UNLIMITED, Finished, Limits
+from app.drafters.process import GRACE_SECONDS, UNLIMITED, Finished, Limits, Spares
 from app.drafters.worktree import Repository, Workplace, workplace
 from app.errors import DrafterError
 from app.machine import Phase
@@ -58,6 +58,7 @@ class CommandDrafter:
     base_ref: str = "HEAD"
     limits: Limits = UNLIMITED
     grace_seconds: float = GRACE_SECONDS
+    spares: Spares | None = None
 
     async def draft(
         self,
@@ -134,6 +135,7 @@ class CommandDrafter:
             grace_seconds=self.grace_seconds,
             hold=(place.lock,),
             progress=progress,
+            spares=self.spares,
         )
         if finished.code is None:
             raise _failure(f"the drafter took longer than {self.timeout_seconds:g} s", finished)
@@ -162,7 +164,11 @@ class CommandDrafter:
         )
 
     def _git(self) -> Git:
-        return Git(environment=self.git_environment, timeout_seconds=GIT_TIMEOUT_SECONDS)
+        return Git(
+            environment=self.git_environment,
+            timeout_seconds=GIT_TIMEOUT_SECONDS,
+            spares=self.spares,
+        )
 
 
 def ending(code: int) -> str:

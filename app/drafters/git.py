@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app.drafters import process
 from app.drafters.contract import printable
-from app.drafters.process import UNLIMITED, Limits
+from app.drafters.process import UNLIMITED, Limits, Spares
 from app.errors import DrafterError
 
 LONGEST_REASON_CHARS = 500
@@ -65,6 +65,7 @@ class Git:
     environment: Mapping[str, str]
     timeout_seconds: float
     hold: tuple[int, ...] = field(default=())
+    spares: Spares | None = None
 
     async def __call__(
         self,
@@ -84,6 +85,7 @@ class Git:
             timeout_seconds=self.timeout_seconds,
             limits=limits,
             hold=self.hold,
+            spares=self.spares,
         )
         if finished.code is None:
             raise DrafterError(f"git {verb} took longer than {self.timeout_seconds:g} s")

@@ -6,13 +6,15 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from asyncio.subprocess import Process
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from app.errors import DrafterError
 
@@ -79,6 +81,7 @@ async def run(
     grace_seconds: float = GRACE_SECONDS,
     hold: Sequence[int] = (),
     progress: Callable[[], None] = nothing,
+    spares: "Spares | None" = None,
 ) -> Finished:
     """Runs the command to its end; nothing of it is left when this returns or raises.
 
@@ -87,18 +90,24 @@ async def run(
     `progress` is called whenever the command prints something.
     Raises DrafterError if the command can't be started.
     """
-    job: dict[str, object] = {"argv": list(argv), "cwd": str(cwd), "limits": asdict(limits)}
-    job["grace_seconds"] = grace_seconds
+    job = {
+        "argv": list(argv),
+        "cwd": str(cwd),
+        "environment": dict(environment),
+        "limits": asdict(limits),
+        "grace_seconds": grace_seconds,
+    }
     async with AsyncExitStack() as stack:
         stdout = await stack.enter_async_context(_drained(KEEP_STDOUT_BYTES, progress))
         stderr = await stack.enter_async_context(_drained(KEEP_STDERR_BYTES, progress))
         source = os.open(stdin, os.O_RDONLY)
         stack.callback(os.close, source)
-        tree = await _spawn((source, stdout.end, stderr.end), environment, hold)
-        stdout.hand_over()
-        stderr.hand_over()
+        tree = await (_spawn() if spares is None else spares.take())
         outcome: dict[str, Any] | None = None
         try:
+            tree.hand_over(source, stdout.end, stderr.end, *hold)
+            stdout.hand_over()
+            stderr.hand_over()
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_seconds):
                     outcome = await tree.carry_out(job)
@@ -178,8 +187,14 @@ class _Tree:
     """A supervisor and all that is below it."""
 
     process: Process
+    control: socket.socket
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+
+    def hand_over(self, *descriptors: int) -> None:
+        """Gives it the command's standard streams, and what else it is to hold open."""
+        with suppress(ConnectionError):
+            socket.send_fds(self.control, [b"*"], descriptors)
 
     async def carry_out(self, job: Mapping[str, object]) -> dict[str, Any] | None:
         """What the supervisor says of the job; None if it was killed over it."""
@@ -202,35 +217,73 @@ class _Tree:
             await asyncio.wait_for(self.process.wait(), STREAM_SECONDS)
 
 
-async def _spawn(
-    streams: tuple[int, int, int], environment: Mapping[str, str], hold: Sequence[int]
-) -> _Tree:
+class Spares:
+    """Supervisors that wait for a job, so that no command waits for its supervisor to start.
+
+    To be entered; what is left is ended with it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        #: Those that wait, the one that has waited longest first.
+        self.ready: deque[_Tree] = deque()
+        self._filling: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._fill()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._filling is not None:
+            self._filling.cancel()
+            await asyncio.wait([self._filling])
+        for tree in self.ready:
+            await to_the_end(tree.end(0))
+
+    async def take(self) -> _Tree:
+        """One that waits, if any does, else a new one."""
+        try:
+            while self.ready:
+                tree = self.ready.popleft()
+                if tree.process.returncode is None:
+                    return tree
+                await tree.end(0)
+            return await _spawn()
+        finally:
+            if self._filling is None or self._filling.done():
+                self._filling = asyncio.create_task(self._fill())
+
+    async def _fill(self) -> None:
+        # Without any, `take` says why none can be started.
+        with suppress(DrafterError):
+            while len(self.ready) < self._count:
+                self.ready.append(await _spawn())
+
+
+async def _spawn() -> _Tree:
     """Starts a supervisor, which starts nothing before it is given a job."""
     ours, theirs = socket.socketpair()
     with theirs:
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         try:
-            process = await _supervisor(
-                str(theirs.fileno()),
-                stdin=streams[0],
-                stdout=streams[1],
-                stderr=streams[2],
-                env=dict(environment),
-                pass_fds=(theirs.fileno(), *hold),
-            )
+            process = await _supervisor(theirs.fileno())
         except BaseException:
             writer.close()
             raise
-    return _Tree(process, reader, writer)
+    return _Tree(process, ours, reader, writer)
 
 
-async def _supervisor(control: str, **settings: Any) -> Process:
+async def _supervisor(control: int) -> Process:
     try:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", SUPERVISOR, control),
+            *(sys.executable, "-I", "-S", SUPERVISOR, str(control)),
             cwd="/",
+            env={},
             start_new_session=True,
-            **settings,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(control,),
         )
     except (OSError, ValueError) as error:
         raise DrafterError(f"no process could be started: {error}") from error

@@ -2,8 +2,9 @@
 
 It stands between the worker and the command because only a process of its own can outlive the
 worker: when the worker dies, even by SIGKILL, the control socket reaches its end and the command
-goes with everything it started. The worker says what to run in one line of JSON and gets one line
-back; its end of the socket closing means stop. The supervisor leads the session and the process
+goes with everything it started. The worker passes it descriptors, first the command's standard
+streams, then others to hold open; says what to run in one line of JSON, and gets one line back;
+its end of the socket closing means stop. The supervisor leads the session and the process
 group that the command runs in, and adopts what the command's children leave as orphans.
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+MOST_DESCRIPTORS = 16
 LINUX = sys.platform == "linux"
 #: How long to try to kill; what then still lives can't be killed, e.g. waits for a dead disk.
 KILL_SECONDS = 5.0
@@ -36,6 +38,10 @@ def main() -> None:
     if os.getpgrp() != os.getpid():
         sys.exit("the supervisor must lead a process group: it ends by killing it")
     control = socket.socket(fileno=int(sys.argv[1]))
+    descriptors = socket.recv_fds(control, 1, MOST_DESCRIPTORS)[1]
+    for stream, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, stream)
+        os.close(descriptor)
     line = control.makefile("rb").readline()
     if line:
         outcome = Supervisor(control, json.loads(line)).run()
@@ -77,7 +83,10 @@ class Supervisor:
     def _start(self, before_exec: Callable[[], None]) -> None:
         # The hook is safe: there is only one thread.
         self.command = subprocess.Popen(
-            self.job["argv"], cwd=self.job["cwd"], preexec_fn=before_exec
+            self.job["argv"],
+            cwd=self.job["cwd"],
+            env=self.job["environment"],
+            preexec_fn=before_exec,
         )
         # The worker sees the end of a stream when the command's last process closes it.
         nowhere = os.open(os.devnull, os.O_RDWR)

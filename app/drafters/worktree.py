@@ -88,7 +88,8 @@ async def workplace(state_dir: Path, name: str) -> AsyncIterator[Workplace]:
         stale = _take_stale(parent)
         place = _furnish(parent, name)
     try:
-        await to_the_end(asyncio.to_thread(_demolish, *stale))
+        if stale:
+            await to_the_end(asyncio.to_thread(_demolish, *stale))
         yield place
     finally:
         await to_the_end(asyncio.to_thread(_demolish, place))
