@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv-bench/installed
+OFFICIAL := tests/node/node_modules/.package-lock.json
 PIP_INSTALL := $(BIN)/pip install -qq --disable-pip-version-check
 
 # Two at a time: the tests start servers of their own. One test: make test ARGS="-k gate"
@@ -19,8 +20,8 @@ COMPILE := $(PIN) pyproject.toml --group build
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev demo test check fmt lock bench bench-pages bench-quick bench-smoke mutants \
-	chaos fuzz outage screenshots
+.PHONY: help install node dev demo test check fmt lock bench bench-pages bench-quick bench-smoke \
+	mutants chaos fuzz outage screenshots
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +67,13 @@ lock: $(UV) ## Pin requirements/*.txt for what pyproject.toml says; UPGRADE=1 fo
 $(UV): Makefile
 	$(PYTHON) -m venv .venv/lock
 	.venv/lock/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@touch $@
+
+node: $(OFFICIAL) ## Install Shortcut's own client, which the tests hold the simulator against
+
+# Nothing of it runs when it is installed.
+$(OFFICIAL): tests/node/package-lock.json
+	@cd tests/node && npm ci --ignore-scripts --no-audit --no-fund --silent >&2
 	@touch $@
 
 mutants: install ## Take out each guard and show that a test goes red; GUARD=lease for some

@@ -70,6 +70,12 @@ async def ping(sim: Sim) -> None:
         raise HTTPException(409, "there is no webhook_url to send it to")
 
 
+@router.post("/revoke", status_code=204)
+async def revoke(sim: Sim) -> None:
+    """Uninstalls the agent app: its tokens count no more, and nothing tells it so."""
+    sim.oauth.revoke()
+
+
 @router.put("/integrations/{integration_id}")
 async def disable(sim: Sim, integration_id: int, it: Disabled) -> Json:
     """Disables a webhook, as Shortcut may do by itself, or enables it again."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-API = "/api/v3/"
+API = ("/api/", "/oauth-authorization-code-flow/token")
 #: How long a request that gets no answer is kept before its connection is cut, in seconds.
 SILENCE_SECONDS = 60.0
 #: The window of the API's rate limit, in seconds.

@@ -5,9 +5,10 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from app.simulator import api, control, page
+from app.simulator import api, api_v4, control, oauth, page
 from app.simulator.deliver import Deliverer, Hook, Weather
 from app.simulator.faults import Fault, FaultGate, Faults
+from app.simulator.oauth import OAuth
 from app.simulator.records import PEOPLE
 from app.simulator.simulation import Simulation, Version
 
@@ -37,13 +38,16 @@ def create_simulator(
     faults: Sequence[Fault] = (),
     first_id: int = 4101,
     seeded: bool = True,
+    client_secret: str = "",
+    token_seconds: float = 3600.0,
 ) -> FastAPI:
     """A workspace whose lifespan delivers; its parts are at `app.state.simulation`.
 
     `webhook_url` is registered as a workspace webhook for version 1, and is the agent app's for
     version 2. `api_token` is the agent's. `seed` decides what is dropped, mixed and delayed, so
     that a run can be repeated. Give `first_id` a new value where a receiver remembers an earlier
-    run: it knows stories by their numbers. `Weather` and `Faults` explain the rest.
+    run: it knows stories by their numbers. With a `client_secret` the agent app can be installed by
+    OAuth; its access tokens last `token_seconds`. `Weather` and `Faults` explain the rest.
     """
     if window_seconds is None:
         window_seconds = SHUFFLE_WINDOW_SECONDS if shuffle else 0.0
@@ -64,6 +68,7 @@ def create_simulator(
         api_token=api_token,
         deliverer=Deliverer(weather, seed=seed),
         faults=Faults(per_minute=per_minute),
+        oauth=OAuth(client_secret=client_secret, token_seconds=token_seconds),
         first_id=first_id,
         versions=frozenset(versions),
         app_hook=hook,
@@ -84,6 +89,8 @@ def _application(simulation: Simulation) -> FastAPI:
     app = FastAPI(title="Simulated Shortcut", lifespan=lifespan, redirect_slashes=False)
     app.state.simulation = simulation
     api.install(app)
+    app.include_router(api_v4.router)
+    app.include_router(oauth.router)
     app.include_router(control.router)
     app.include_router(page.router)
     app.add_middleware(FaultGate, faults=simulation.faults)

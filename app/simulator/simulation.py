@@ -10,6 +10,7 @@ from app.simulator.deliver import Deliverer, Hook
 from app.simulator.deliveries import Outgoing, encoded, v1
 from app.simulator.deliveries_v2 import v2
 from app.simulator.faults import Faults
+from app.simulator.oauth import OAuth
 from app.simulator.records import Change, Member
 from app.simulator.seeds import plant
 from app.simulator.workspace import NotFound, Workspace
@@ -40,6 +41,7 @@ class Simulation:
     api_token: str = field(repr=False)
     deliverer: Deliverer
     faults: Faults
+    oauth: OAuth
     first_id: int
     versions: frozenset[Version]
     app_hook: Hook | None

@@ -33,9 +33,9 @@ def story(it: Story, workspace: Workspace) -> Json:
         "workflow_state_id": it.workflow_state_id,
         "archived": it.archived,
         "started": it.started,
-        "started_at": _time(it.started_at),
+        "started_at": time(it.started_at),
         "completed": it.completed,
-        "completed_at": _time(it.completed_at),
+        "completed_at": time(it.completed_at),
         "blocked": False,
         "blocker": False,
         "position": it.position,
@@ -62,8 +62,8 @@ def story(it: Story, workspace: Workspace) -> Json:
         "files": [],
         "story_links": [],
         "formatted_vcs_branch_name": f"sc-{it.id}",
-        "created_at": _time(it.created_at),
-        "updated_at": _time(it.updated_at),
+        "created_at": time(it.created_at),
+        "updated_at": time(it.updated_at),
     }
 
 
@@ -96,8 +96,8 @@ def comment(it: Comment) -> Json:
         "reactions": [],
         "linked_to_slack": False,
         "position": it.id,
-        "created_at": _time(it.created_at),
-        "updated_at": _time(it.updated_at),
+        "created_at": time(it.created_at),
+        "updated_at": time(it.updated_at),
     }
 
 
@@ -174,10 +174,11 @@ def integration(it: Integration) -> Json:
         "has_secret": bool(it.hook.secret),
         "disabled": it.disabled,
         "creator_id": it.creator.id,
-        "created_at": _time(it.created_at),
-        "updated_at": _time(it.created_at),
+        "created_at": time(it.created_at),
+        "updated_at": time(it.created_at),
     }
 
 
-def _time(at: datetime | None) -> str | None:
+def time(at: datetime | None) -> str | None:
+    """A time as the API writes it."""
     return None if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ")
