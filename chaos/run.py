@@ -1,6 +1,7 @@
 """A whole run: everything is started, harmed, brought to rest, ended, and checked."""
 
 import asyncio
+import math
 import signal
 import sys
 import time
@@ -38,7 +39,8 @@ PACE_SECONDS, REST_PAUSE_SECONDS, REPORT_SECONDS = 0.05, 0.5, 10.0
 START_SECONDS = 120.0
 #: Copies that may wait for their acknowledgement before people pause.
 MOST_WAITING = 3_000
-#: After the last fault: for the leases of dead senders, which are a minute, and some tries.
+#: When deliveries and events come to no fewer: for the leases of dead senders, which are a minute,
+#: and some tries.
 REST_SECONDS = 180.0
 #: A run shorter than this has too few kills, beside too much else, to judge the time they cost.
 LONG_SECONDS = 240.0
@@ -169,12 +171,15 @@ class Stage:
 
     async def _rest(self) -> None:
         """Waits until nothing is left to be done, or it is clear that it never will be."""
-        give_up_at = time.monotonic() + REST_SECONDS
+        least, give_up_at = math.inf, time.monotonic() + REST_SECONDS
         while time.monotonic() < give_up_at:
             with suppress(*DATABASE_ERRORS):
                 left = await database.ask(self.dsn, database.unrest)
                 if left.is_rest and not self.sender.waiting:
                     return
+                backlog = self.sender.waiting + left.pending_events
+                if backlog < least:
+                    least, give_up_at = backlog, time.monotonic() + REST_SECONDS
                 self._say_at_times(f"{self.sender.waiting} deliveries on their way, {left}")
             await asyncio.sleep(REST_PAUSE_SECONDS)
 
