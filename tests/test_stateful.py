@@ -32,6 +32,7 @@ STORIES = (1, 2)
 MAX_ATTEMPTS = 3
 MAX_CRASHES = 2
 NO_TIME = timedelta(0)
+CLOSABLE = set(Status) - {Status.CLOSED}
 ASKS = Draft(summary="", patch="", questions=("Which format?",))
 
 stories = st.sampled_from(STORIES)
@@ -282,6 +283,45 @@ class Sessions(RuleBasedStateMachine):
         story = data.draw(st.sampled_from(self.standing(*OWNED.values())))
         assert self.do(sessions.take_away(self.conn, self._session_id(story), actor="operator"))
         assert self.known[story].take(Move.RELEASE)
+
+    @precondition(lambda self: self.standing(*CLOSABLE))
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        """An operator closes a session, whoever owns it."""
+        story = data.draw(st.sampled_from(self.standing(*CLOSABLE)))
+        assert self._by_hand(sessions.close, story)
+        known = self.known[story]
+        if known.status in OWNED.values():
+            assert known.take(Move.CLOSE)
+        else:
+            assert known.go(Move.CLOSE)
+            known.generation += 1
+
+    @precondition(lambda self: self.standing(Status.CLOSED))
+    @rule(data=st.data())
+    def reopen(self, data: st.DataObject) -> None:
+        """An operator opens a closed session again, with fresh budgets."""
+        story = data.draw(st.sampled_from(self.standing(Status.CLOSED)))
+        assert self._by_hand(sessions.reopen, story)
+        known = self.known[story]
+        assert known.go(Move.OPEN)
+        known.generation += 1
+        known.attempts = known.crashes = 0
+        if known.has_text:
+            assert known.go(Move.CLEAR)
+
+    def _by_hand(self, act: Callable[..., Coroutine[Any, Any, bool]], story: int) -> bool:
+        """An operator decides after what was delivered so far, and before what comes next."""
+        self.minute += 1
+        at = shapes.START + timedelta(minutes=self.minute)
+        session_id = self._session_id(story)
+
+        async def decide() -> bool:
+            async with self.conn.transaction():
+                await self.conn.execute(f"set local draftgate.now = '{at}'")
+                return await act(self.conn, session_id, actor="operator")
+
+        return self.do(decide())
 
     @precondition(lambda self: self.late())
     @rule(data=st.data())
