@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from app.machine import OWNED, TRANSITIONS, Move, Status
 from app.model import Answer, Decision, Fact, FactKind, Remark, Session
+from app.words import is_ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,7 @@ class Rules:
     Attributes:
         bots: our own member ids, in all workspaces; what they did is never reacted to.
         commanders: the members whose commands count; empty: everybody's.
+        shared: our account is a person's own, so that of what it does only our comments are ours.
         clarify: whether a worker looks at a session before it is drafted, for what to ask.
     """
 
@@ -25,6 +27,7 @@ class Rules:
     mentioned: bool = True
     bots: frozenset[str] = frozenset()
     commanders: frozenset[str] = frozenset()
+    shared: bool = False
     clarify: bool = False
 
 
@@ -60,18 +63,22 @@ def hangs_on_the_past(
     """
     if session is None:
         return any(step.session is not None for step in steps)
-    return not session.worked and any(fact.occurred_at <= session.heard_at for fact in facts)
+    if session.worked or session.muted:
+        return False
+    return any(fact.occurred_at <= session.heard_at for fact in facts)
 
 
 def _step(
     session: Session | None, fact: Fact, story: "_Text", rules: Rules, *, again: bool
 ) -> Decision:
-    if fact.actor in rules.bots:
+    if fact.actor in rules.bots and (not rules.shared or is_ours(fact.value)):
         return _ignored(session, "our own change")
     if session is None:
         if not _opens(fact, rules):
             return _ignored(None, _why_not(fact, rules))
         return _opened(fact, story, rules)
+    if session.muted and not _closes(fact, rules) and not _asks_to_stop(fact, rules):
+        return replace(_ignored(session, "the story is muted"), remarks=_remarks(fact))
     heard = replace(_describe(session, fact), heard_at=max(session.heard_at, fact.occurred_at))
     if fact.comment_id is None:
         return _control(heard, fact, rules)

@@ -313,7 +313,13 @@ def _sender(settings: Settings, name: str, pool: Pool, workspaces: Workspaces) -
     if not (workspaces.apis or workspaces.asking):
         return None
     told = tellings(settings.drafted_label, settings.drafted_state)
-    return Sender(name=name, pool=pool, workspaces=workspaces, tellings=told)
+    return Sender(
+        name=name,
+        pool=pool,
+        workspaces=workspaces,
+        tellings=told,
+        most_an_hour=settings.story_comments_an_hour,
+    )
 
 
 def _clarifying(settings: Settings, spares: Spares) -> Clarifying:
@@ -379,6 +385,7 @@ def _rules(settings: Settings, workspaces: Workspaces) -> Rules:
         assigned=settings.trigger_assigned,
         mentioned=settings.trigger_mentioned,
         bots=frozenset(workspaces.bots),
+        shared=settings.shared_account,
         clarify=asks and bool(settings.clarify_rules or settings.clarifier_command),
         commanders=frozenset(settings.command_members),
     )

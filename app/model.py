@@ -166,6 +166,7 @@ class Session:
         heard_at: the sender's time of the newest fact of any kind.
         worked: a worker has held it since it was opened, so its past is no longer
             open to facts that come late.
+        muted: the story was written to too often; only an operator lets it go on.
     """
 
     workspace: str
@@ -177,6 +178,7 @@ class Session:
     app_url: str | None = None
     description: str | None = None
     worked: bool = False
+    muted: bool = False
 
 
 class Answer(StrEnum):

@@ -31,6 +31,7 @@ class Action(StrEnum):
     CLOSE = "close"
     REOPEN = "reopen"
     ADOPT = "adopt"
+    UNMUTE = "unmute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +66,28 @@ def actor(name: str) -> str:
 
 
 def allows(action: Action) -> Collection[Status]:
-    """Where a session must stand for the action."""
+    """Where a session must stand for the action; anywhere, for one that is no move."""
+    if action not in _MOVES:
+        return set(Status)
     return {status for status, moves in TRANSITIONS.items() if _MOVES[action] in moves}
 
 
-def possible(status: Status) -> list[Action]:
-    """What can be done to a session that stands there."""
-    return [action for action in Action if status in allows(action)]
+def possible(session: Mapping[str, Any]) -> list[Action]:
+    """What can be done to a session, as it was read."""
+    return [action for action in Action if _is_possible(session, action)]
+
+
+def _is_possible(session: Mapping[str, Any], action: Action) -> bool:
+    if action is Action.UNMUTE:
+        return session["muted_at"] is not None
+    return session["status"] in allows(action)
 
 
 def plan(session: Mapping[str, Any], action: Action) -> Plan:
     """What the action will do to a session, as it was read."""
     stands = f"sc-{session['sc_id']} is {session['status']}."
+    if action is Action.UNMUTE:
+        return _plan_unmute(session)
     if session["status"] not in allows(action):
         wanted = " or ".join(sorted(allows(action)))
         return Plan(f"{stands} This is for what is {wanted}.", False)
@@ -84,6 +95,13 @@ def plan(session: Mapping[str, Any], action: Action) -> Plan:
     if action is Action.CLOSE and session["status"] in OWNED.values():
         will = f"Its worker, {session['claimed_by']}, will be stopped. {will}"
     return Plan(f"{stands} {will}", True)
+
+
+def _plan_unmute(session: Mapping[str, Any]) -> Plan:
+    story = f"sc-{session['sc_id']}"
+    if session["muted_at"] is None:
+        return Plan(f"{story} is not muted.", False)
+    return Plan(f"{story} is muted. What is owed to it will be sent; comments count again.", True)
 
 
 async def act(
@@ -106,6 +124,8 @@ async def act(
             return await sessions.reopen(conn, session_id, actor=actor)
         case Action.ADOPT:
             return await _adopt(conn, session_id, generation, actor=actor)
+        case Action.UNMUTE:
+            return await sessions.unmute(conn, session_id, actor=actor)
 
 
 async def _adopt(conn: Connection, session_id: int, generation: int | None, *, actor: str) -> bool:

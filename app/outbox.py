@@ -12,7 +12,7 @@ import structlog
 from app import words
 from app.budget import PAUSE_SECONDS
 from app.claims import backoff
-from app.db import outbox
+from app.db import outbox, sessions
 from app.db.connect import DATABASE_ERRORS, Pool, take
 from app.db.outbox import Telling
 from app.errors import ShortcutBusy, ShortcutRefused, ShortcutUnavailable
@@ -62,6 +62,7 @@ class Sender:
 
     Attributes:
         tellings: what is owed to a story when its session has moved and stands still.
+        most_an_hour: comments on one story before it is muted, which ends any loop.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Sender:
     lease: timedelta = LEASE
     tellings: Sequence[Telling] = tellings()
     quiet: timedelta = QUIET
+    most_an_hour: int = 20
     _token: Outage = field(default_factory=lambda: Outage("the Shortcut token"))
 
     async def tick(self) -> bool:
@@ -116,6 +118,9 @@ class Sender:
         self._token.worked()
         async with take(self.pool) as conn:
             await outbox.sent(conn, owed, comment_id=comment_id)
+            text = words.muted(self.most_an_hour, owed.sc_id)
+            if await sessions.mute(conn, owed.id, most=self.most_an_hour, text=text):
+                log.error("story.muted", story=owed.sc_id, comments=self.most_an_hour)
         log.info("outbox.sent", story=owed.sc_id, kind=owed.kind, comment=comment_id)
 
     async def _do_once(self, owed: Owed, post_by: float) -> int | None:

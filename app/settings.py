@@ -133,7 +133,18 @@ class Settings(BaseSettings):
         " Unset: not moved",
     )
 
+    story_comments_an_hour: Annotated[int, Field(ge=2)] = Field(
+        20,
+        description="Comments on one story within an hour before it is muted, until an operator"
+        " lets it go on",
+    )
+
     # Who may say what
+    shared_account: bool = Field(
+        False,
+        description="The API token is a person's own: what that person does counts, only our"
+        " comments do not",
+    )
     command_members: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Ids of the members whose commands count, comma separated; empty: all"
     )

@@ -64,6 +64,13 @@ async def why(conn: Connection, sc_id: int, settings: Settings) -> Answer:
 def of_session(session: Mapping[str, Any], last_reason: str | None) -> tuple[str, str]:
     """Where a session stands, and what would make it go on; the reason is its last move's."""
     story = f"sc-{session['sc_id']}"
+    if session["muted_at"]:
+        said = f"{story} is muted since {_time(session['muted_at'])}: too many comments in an hour."
+        return said, "See whom they answered, then use `draftgate sessions unmute`."
+    return _of_status(session, story, last_reason)
+
+
+def _of_status(session: Mapping[str, Any], story: str, last_reason: str | None) -> tuple[str, str]:
     match Status(session["status"]):
         case Status.OPENED:
             return f"{story} waits for a worker to read it.", _waiting(session)

@@ -1,5 +1,6 @@
 """Every text that goes out to a story. No I/O."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from app.clarify import SHORT_CHARS, Rule
@@ -86,6 +87,27 @@ def crash(crashes: int) -> str:
         f"**No draft**\n\nThe worker that drafted this stopped responding {_times(crashes)}. "
         "Comment `/retry` to try again."
     )
+
+
+def muted(count: int, sc_id: int) -> str:
+    """The last comment on a story that was written to too often."""
+    return (
+        f"**Silence**\n\nI have written {count} comments here within an hour, as if I was talking "
+        "with a machine. I write no more, and comments move nothing, until an operator says "
+        f"`draftgate sessions unmute {sc_id}`."
+    )
+
+
+#: How each of these texts begins.
+_HEADS = re.compile(
+    r"\*\*(Draft \d+|Before I can draft this|Where this stands|Status|Not done|Stopped|No draft"
+    r"|Silence)\*\*(\n|$)"
+)
+
+
+def is_ours(text: str | None) -> bool:
+    """Whether a comment by our own account is one of these texts, and not a person's."""
+    return text is not None and _HEADS.match(text) is not None
 
 
 def problem(error: DraftgateError) -> str:

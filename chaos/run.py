@@ -298,6 +298,7 @@ def _children(options: Options, trial: Trial) -> dict[Role, Child]:
         DRAFTGATE_HEARTBEAT_SECONDS=str(TIMING.heartbeat),
         DRAFTGATE_POLL_SECONDS=str(TIMING.poll),
         DRAFTGATE_RETRY_BASE_SECONDS=str(TIMING.retry_base),
+        DRAFTGATE_STORY_COMMENTS_AN_HOUR="1000000",
         DRAFTGATE_WORKER_SLOTS=str(SLOTS),
         DRAFTGATE_RETRY_MAX_SECONDS="3",
         DRAFTGATE_DRAFTER_TIMEOUT_SECONDS="30",

@@ -1043,6 +1043,63 @@ MUTANTS = (
         new="set closed_until = excluded.closed_until,",
         tests="tests/test_budget.py longer_closing",
     ),
+    # --- the breaker
+    Mutant(
+        guard="a muted story is sent nothing",
+        file=OUTBOX,
+        old="where session.id = session_id and muted_at is not null))",
+        new="where session.id = session_id and muted_at is null and false))",
+        tests="tests/test_loops.py two_bots",
+    ),
+    Mutant(
+        guard="it is said that a story is muted",
+        file=OUTBOX,
+        old="and (kind = 'muted' or not exists (",
+        new="and (false or not exists (",
+        tests="tests/test_loops.py two_bots",
+    ),
+    Mutant(
+        guard="so many comments mute a story",
+        file=SESSIONS,
+        old="and $2 <= (select count(*) from outbox",
+        new="and $2 < (select count(*) from outbox",
+        tests="tests/test_loops.py two_bots",
+    ),
+    Mutant(
+        guard="a story is muted once",
+        file=SESSIONS,
+        old="where id = (select session_id from outbox where id = $1) and muted_at is null",
+        new="where id = (select session_id from outbox where id = $1)",
+        tests="tests/test_loops.py two_bots",
+    ),
+    Mutant(
+        guard="the hour in which comments count",
+        file=SESSIONS,
+        old="and sent_at > greatest(app_now() - interval '1 hour',",
+        new="and sent_at > greatest(app_now() - interval '9 hours',",
+        tests="tests/test_loops.py slowly",
+    ),
+    Mutant(
+        guard="what was sent before an unmuting counts no more",
+        file=SESSIONS,
+        old="set muted_at = null, counted_from = app_clock(), updated_at",
+        new="set muted_at = null, updated_at",
+        tests="tests/test_loops.py goes_on",
+    ),
+    Mutant(
+        guard="only a muted story is unmuted",
+        file=SESSIONS,
+        old="where id = $1 and muted_at is not null",
+        new="where id = $1",
+        tests="tests/test_operate.py machine_says_so",
+    ),
+    Mutant(
+        guard="what is told of a muted story moves nothing",
+        file="app/decide.py",
+        old="    if session.muted and not",
+        new="    if False and not",
+        tests="tests/test_loops.py two_bots",
+    ),
     # --- what is rewritten in place
     Mutant(
         guard="edition when a row is sent",

@@ -186,6 +186,7 @@ class SessionDetail(Session):
     stopping_until: datetime | None = Field(
         description="A worker that lost its claim ends its work; it is waited for until then."
     )
+    muted_at: datetime | None = Field(description="Since when nothing is said on the story.")
     interruptions: int
     cost_usd: float
     decided_at: datetime

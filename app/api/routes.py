@@ -90,7 +90,7 @@ async def get_session(conn: Conn, session_id: Number) -> models.SessionDetail:
     of_story = {"sc_id": row["sc_id"], "workspace": row["workspace"]}
     return models.SessionDetail(
         **row,
-        actions=operate.possible(row["status"]),
+        actions=operate.possible(row),
         timeline=await look.timeline(conn, session_id),
         conversation=await look.conversation(conn, session_id),
         claims=await look.claims(conn, session_id),

@@ -127,6 +127,12 @@ def reopen_session(story: Story, workspace: Workspace = None, yes: Yes = False) 
     _act(story, workspace, Action.REOPEN, yes=yes)
 
 
+@app.command("unmute")
+def unmute_session(story: Story, workspace: Workspace = None, yes: Yes = False) -> None:
+    """Let a story that was written to too often go on."""
+    _act(story, workspace, Action.UNMUTE, yes=yes)
+
+
 @app.command("adopt")
 def adopt_late_result(
     story: Story,

@@ -141,8 +141,8 @@ async def session_by_id(conn: Connection, session_id: int) -> Row | None:
 _SESSION = """
     select id, workspace, sc_id, title, app_url, description, status, prior_status,
            claim_generation, claimed_by, claimed_at, claim_expires_at, progressed_at,
-           case when stopping_until > app_now() then stopping_until end as stopping_until, attempts,
-           crashes, interruptions, next_attempt_at, last_error, revision,
+           case when stopping_until > app_now() then stopping_until end as stopping_until,
+           muted_at, attempts, crashes, interruptions, next_attempt_at, last_error, revision,
            cost_usd::float8 as cost_usd, decided_at, created_at, updated_at
       from patch_sessions
      where true <filters>

@@ -30,6 +30,9 @@ async def claim(conn: Connection, *, sender: str, lease: timedelta) -> Owed | No
         with next as materialized (
             select id from outbox
              where status = 'pending' and next_attempt_at <= app_now()
+               and (kind = 'muted' or not exists (
+                    select from patch_sessions as session
+                     where session.id = session_id and muted_at is not null))
              order by next_attempt_at, id
              limit 1
                for update skip locked

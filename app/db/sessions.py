@@ -41,7 +41,7 @@ async def lock(
     rows = await conn.fetch(
         """
         select workspace, sc_id, status, decided_at, heard_at, title, app_url, description,
-               claim_generation > 0 as worked
+               claim_generation > 0 as worked, muted_at is not null as muted
           from patch_sessions
          where (workspace, sc_id) in (select * from unnest($1::text[], $2::bigint[]))
          order by id
@@ -244,6 +244,64 @@ async def retry(conn: Connection, session_id: int, *, actor: str) -> bool:
                 select id, 'retry', status, claim_generation, $2 from retried
             )
             select id from retried
+            """,
+            session_id,
+            actor,
+        )
+        is not None
+    )
+
+
+async def mute(conn: Connection, outbox_id: int, *, most: int, text: str) -> bool:
+    """Mutes the story of a comment if so many were sent within an hour, and owes it that news.
+
+    What it is told in place of something else is not counted.
+    """
+    return (
+        await conn.fetchval(
+            """
+            with muted as (
+                update patch_sessions as session
+                   set muted_at = app_clock(), updated_at = app_clock()
+                 where id = (select session_id from outbox where id = $1) and muted_at is null
+                   and $2 <= (select count(*) from outbox
+                               where session_id = session.id and kind not in ('standing', 'marks')
+                                 and sent_at > greatest(app_now() - interval '1 hour',
+                                                        session.counted_from))
+                returning *
+            ), told as (
+                insert into timeline (session_id, move, status, generation, reason)
+                select id, 'mute', status, claim_generation, $2 || ' comments within an hour'
+                  from muted
+            ), owed as (
+                insert into outbox (session_id, key, kind, text)
+                select id, 'draftgate:muted:' || gen_random_uuid(), 'muted', $3 from muted
+            )
+            select id from muted
+            """,
+            outbox_id,
+            most,
+            text,
+        )
+        is not None
+    )
+
+
+async def unmute(conn: Connection, session_id: int, *, actor: str) -> bool:
+    """Lets a muted story go on, by an operator; what was sent before counts no more."""
+    return (
+        await conn.fetchval(
+            """
+            with unmuted as (
+                update patch_sessions
+                   set muted_at = null, counted_from = app_clock(), updated_at = app_clock()
+                 where id = $1 and muted_at is not null
+                returning *
+            ), told as (
+                insert into timeline (session_id, move, status, generation, actor)
+                select id, 'unmute', status, claim_generation, $2 from unmuted
+            )
+            select id from unmuted
             """,
             session_id,
             actor,
