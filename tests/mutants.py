@@ -1049,7 +1049,7 @@ MUTANTS = (
         file=OUTBOX,
         old="where session.id = session_id and muted_at is not null))",
         new="where session.id = session_id and muted_at is null and false))",
-        tests="tests/test_loops.py two_bots",
+        tests="tests/test_loops.py goes_on",
     ),
     Mutant(
         guard="it is said that a story is muted",
