@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from app.machine import OWNED, TRANSITIONS, Move, Status
-from app.model import Answer, Decision, Fact, FactKind, Remark, Session
+from app.model import Answer, Decision, Fact, FactKind, Glimpse, Remark, Session
 from app.words import is_ours
 
 
@@ -130,7 +130,8 @@ def _opens(fact: Fact, rules: Rules) -> bool:
         case FactKind.LABEL_ADDED:
             return _is_label(fact, rules)
         case FactKind.OWNER_ADDED:
-            return fact.value is not None and fact.value == rules.owner
+            ours = _is_assignment(rules) and fact.value in rules.bots
+            return ours or (fact.value is not None and fact.value == rules.owner)
         case FactKind.STATE_ENTERED:
             return bool(rules.state) and rules.state in (fact.value, fact.value_id)
         case FactKind.ASSIGNED:
@@ -139,6 +140,22 @@ def _opens(fact: Fact, rules: Rules) -> bool:
             return rules.mentioned and _command(fact) not in (_STOP, _STATUS)
         case _:
             return False
+
+
+def may_have_opened(story: Glimpse, rules: Rules) -> bool:
+    """Whether the story shows something that opens a session; a state's name it does not show."""
+    label = rules.label.casefold() if rules.label else None
+    owners = {rules.owner} | (rules.bots if _is_assignment(rules) else set())
+    return (
+        label in {name.casefold() for name in story.labels}
+        or not owners.isdisjoint(story.owners)
+        or rules.state is not None
+    )
+
+
+def _is_assignment(rules: Rules) -> bool:
+    """Whether giving a story to us asks for a patch; a person has stories of that person's own."""
+    return rules.assigned and not rules.shared
 
 
 def _closes(fact: Fact, rules: Rules) -> str | None:

@@ -12,6 +12,7 @@ from app.errors import ShortcutUnavailable
 from app.hooks import Hooks
 from app.outage import Outage
 from app.outbox import Sender
+from app.reconcile import Reconciler
 from app.wake import Bell, wait
 
 Tick = Callable[[], Awaitable[bool]]
@@ -26,11 +27,13 @@ class Engine:
 
     Attributes:
         applier: made as soon as it is known who we are; None if we were told to stop before.
+        reconciler: made then, too.
         stopping: set when nothing new is to be begun.
         slots: how many drafts are made at a time.
     """
 
     applier: Callable[[], Awaitable[Applier | None]]
+    reconciler: Callable[[], Reconciler]
     workshop: Workshop
     sender: Sender | None
     hooks: Hooks
@@ -54,8 +57,9 @@ class Engine:
             for tick in ticks:
                 loops.create_task(self._loop(tick))
             applier = await self.applier()
-            for tick in [applier.tick, applier.read_tick] if applier else []:
-                loops.create_task(self._loop(tick))
+            if applier is not None:
+                for tick in (applier.tick, applier.read_tick, self.reconciler().tick):
+                    loops.create_task(self._loop(tick))
 
     async def _loop(self, tick: Tick) -> None:
         ring, outage = self.bell.waiter(), Outage(tick.__name__)

@@ -34,6 +34,7 @@ from app.in_force import in_force
 from app.live import Live
 from app.migrate import require_latest
 from app.outbox import Sender, tellings
+from app.reconcile import Reconciler
 from app.record import DATABASE_SHARE, Recorder
 from app.settings import Settings
 from app.spool import Spool, require_directory
@@ -289,6 +290,7 @@ async def engine(
             )
             yield Engine(
                 applier=partial(_applier, settings, workspaces, pool, bell, shutdown.stopping),
+                reconciler=partial(_reconciler, settings, workspaces, pool, bell),
                 workshop=workshop,
                 sender=_sender(settings, workshop.worker, pool, workspaces),
                 hooks=Hooks(take=partial(take, pool), settings=settings, workspaces=workspaces),
@@ -373,10 +375,21 @@ async def _applier(
         if stopping.is_set():
             return None
         await workspaces.learn()
-    return Applier(pool, _rules(settings, workspaces), workspaces, bell)
+    return Applier(pool, rules_of(settings, workspaces), workspaces, bell)
 
 
-def _rules(settings: Settings, workspaces: Workspaces) -> Rules:
+def _reconciler(settings: Settings, workspaces: Workspaces, pool: Pool, bell: Bell) -> Reconciler:
+    return Reconciler(
+        take=partial(take, pool),
+        workspaces=workspaces,
+        rules=rules_of(settings, workspaces),
+        every=settings.reconcile_every,
+        ring=bell.ring,
+    )
+
+
+def rules_of(settings: Settings, workspaces: Workspaces) -> Rules:
+    """What opens a session and whom we ignore, by the settings and by who we are."""
     asks = settings.clarify_rounds > 0
     return Rules(
         label=settings.trigger_label or None,

@@ -257,6 +257,23 @@ class Story:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Glimpse:
+    """As much of a story as a search tells.
+
+    Attributes:
+        labels: by name.
+        owners: member ids.
+        state_id: the id of its workflow state, as text.
+    """
+
+    sc_id: int
+    updated_at: datetime
+    labels: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    state_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """What a drafter made: a patch with a summary, or questions that must be answered first.
 

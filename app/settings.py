@@ -112,6 +112,10 @@ class Settings(BaseSettings):
         False, description="Register a webhook again that Shortcut has disabled or lost"
     )
 
+    reconcile_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        600, description="How often Shortcut is asked for what it never delivered; 0: never"
+    )
+
     # What opens a session
     trigger_label: str = Field("patch", description="Label that opens a session; empty: none")
     trigger_owner: str | None = Field(
@@ -343,6 +347,10 @@ class Settings(BaseSettings):
     @property
     def lease(self) -> timedelta:
         return timedelta(seconds=self.lease_seconds)
+
+    @property
+    def reconcile_every(self) -> timedelta:
+        return timedelta(seconds=self.reconcile_seconds)
 
     @property
     def heartbeat(self) -> timedelta:

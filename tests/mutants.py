@@ -1100,6 +1100,21 @@ MUTANTS = (
         new="    if False and not",
         tests="tests/test_loops.py two_bots",
     ),
+    # --- reconciling
+    Mutant(
+        guard="one process reconciles",
+        file="app/db/reconciliations.py",
+        old="where done.next_run_at <= app_clock()",
+        new="where true",
+        tests="tests/test_reconcile.py by_one_process",
+    ),
+    Mutant(
+        guard="a later mark stands",
+        file="app/db/reconciliations.py",
+        old="where done.through <= excluded.through",
+        new="where true",
+        tests="tests/test_reconcile.py later_mark",
+    ),
     # --- what is rewritten in place
     Mutant(
         guard="edition when a row is sent",

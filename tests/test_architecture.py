@@ -45,7 +45,7 @@ LAYERS = (
     ("app.problems",),
     ("app.receive", "app.bounds"),
     ("app.claims",),
-    ("app.apply", "app.draft", "app.outbox"),
+    ("app.apply", "app.draft", "app.outbox", "app.reconcile"),
     ("app.engine",),
     ("app.fastlane",),
     ("app.connection",),

@@ -183,6 +183,23 @@ async def test_hooks_come_to_a_database_that_has_events(empty):
     await conn.close()
 
 
+async def test_sessions_of_before_may_be_written_to(empty):
+    """No story is muted by a new version, and one that then is can go on."""
+    await migrate_to("0006", empty)
+    conn = await asyncpg.connect(empty)
+    await conn.execute(
+        "insert into patch_sessions (workspace, sc_id, status, decided_at, heard_at)"
+        " values ('w', 1, 'drafted', now(), now())"
+    )
+    await conn.execute("insert into outbox (session_id, key, kind, text) values (1, 'k', 'x', 'y')")
+
+    await migrate(empty)
+
+    assert await outbox.claim(conn, sender="me", lease=timedelta(minutes=1)) is not None
+    assert not await sessions.unmute(conn, 1, actor="me")
+    await conn.close()
+
+
 async def test_a_missing_schema_is_said(empty):
     """Without a schema a process does not start, and says what to do."""
     conn = await asyncpg.connect(empty)

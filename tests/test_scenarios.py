@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from app.cli.trial import SAMPLE_DRAFTER
 from app.db import events, gate, look, outbox, sessions
 from app.db.connect import Connection, Database, Pool, take, transaction
 from app.engine import Engine
+from app.hooks import Hooks
 from app.machine import Phase
 from app.outage import Outage
+from app.reconcile import Reconciler
+from app.settings import Settings
 from app.shortcut.envelope import read
 from app.wake import Bell
 from tests import shapes
@@ -415,10 +419,23 @@ async def test_loops_outlive_an_outage(ladder, proxy, database):
     async with workshop(proxy.through(database), Drafts()) as worker:
         bell, stopping = worker.bell, asyncio.Event()
         applier = Applier(worker.pool, RULES, here(), bell)
+        reconciler = Reconciler(
+            take=partial(take, worker.pool),
+            workspaces=here(),
+            rules=RULES,
+            every=timedelta(0),
+            ring=bell.ring,
+        )
         engine = Engine(
             applier=lambda: asyncio.sleep(0, applier),
+            reconciler=lambda: reconciler,
             workshop=worker,
             sender=None,
+            hooks=Hooks(
+                take=partial(take, worker.pool),
+                settings=Settings(_env_file=None),
+                workspaces=here(),
+            ),
             bell=bell,
             stopping=stopping,
             slots=1,
@@ -428,7 +445,7 @@ async def test_loops_outlive_an_outage(ladder, proxy, database):
             running = asyncio.create_task(engine.run())
 
             async def have_all_failed() -> bool:
-                return await asyncio.sleep(0, len(began(lines)) >= 5)
+                return await asyncio.sleep(0, len(began(lines)) >= 6)
 
             await until(have_all_failed)
             proxy.accept()
@@ -444,6 +461,7 @@ async def test_loops_outlive_an_outage(ladder, proxy, database):
         "draft_tick",
         "expire_tick",
         "read_tick",
+        "tick",
         "tick",
     ]
 

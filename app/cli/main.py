@@ -9,6 +9,7 @@ from app.cli import (
     events,
     outbox,
     purge,
+    reconcile,
     run,
     sessions,
     settings,
@@ -31,6 +32,7 @@ app.command("migrate")(run.migrate)
 app.command("why")(why.why)
 app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
+app.command("reconcile")(reconcile.reconcile)
 app.command("purge")(purge.purge)
 app.command("send")(simulate.send)
 app.command("simulate")(simulate.simulate)

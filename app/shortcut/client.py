@@ -17,7 +17,8 @@ from pydantic import SecretStr
 
 from app.budget import Budget
 from app.errors import SettingsError, ShortcutBusy, ShortcutRefused, ShortcutUnavailable
-from app.model import Marks, Story
+from app.model import Glimpse, Marks, Story
+from app.shortcut.envelope import instant
 from app.shortcut.values import clean, link, mapping, mappings, number, text
 
 #: What one call may take from its first byte to its last, in seconds.
@@ -129,8 +130,7 @@ class ShortcutClient:
 
     async def find_comment(self, sc_id: int, external_id: str) -> int | None:
         """The id of the story's comment with our marker; None if it has none, or a deleted one."""
-        path = f"/stories/{sc_id}/comments"
-        for comment in _rows(await self._ask("GET", path), "comments"):
+        for comment in await self.comments(sc_id):
             if comment.get("external_id") == external_id and comment.get("deleted") is not True:
                 return _comment_id(comment, uncertain=False)
         return None
@@ -202,6 +202,24 @@ class ShortcutClient:
         except ShortcutRefused as refused:
             if refused.status != HTTPStatus.NOT_FOUND:
                 raise
+
+    async def changed_since(self, since: datetime) -> list[Glimpse]:
+        """The stories that have changed since then, archived or not, the oldest change first."""
+        body = {"updated_at_start": since.astimezone(UTC).isoformat(timespec="seconds")}
+        rows = _rows(await self._ask("POST", "/stories/search", body), "stories")
+        found = filter(None, map(_glimpse, rows))
+        return sorted(found, key=lambda story: (story.updated_at, story.sc_id))
+
+    async def history(self, sc_id: int) -> list[dict[str, object]]:
+        """What happened to a story, in the form of v1 deliveries, whose comments have no text.
+
+        Raises ShortcutRefused with status 404 for a story that is gone.
+        """
+        return _rows(await self._ask("GET", f"/stories/{sc_id}/history"), "changes")
+
+    async def comments(self, sc_id: int) -> list[dict[str, object]]:
+        """The comments on a story as they are now, the deleted ones among them."""
+        return _rows(await self._ask("GET", f"/stories/{sc_id}/comments"), "comments")
 
     async def me(self) -> Me:
         """Whose token this is."""
@@ -332,6 +350,20 @@ def _check(response: httpx.Response, what: str, *, writes: bool) -> None:
         # A gateway says 5xx for requests that were carried out, too.
         raise ShortcutUnavailable(problem, retry_after_seconds=wait, uncertain=writes)
     raise ShortcutRefused(problem, status=status)
+
+
+def _glimpse(row: dict[str, object]) -> Glimpse | None:
+    sc_id, updated_at = number(row.get("id")), instant(row.get("updated_at"))
+    if sc_id is None or updated_at is None:
+        return None
+    state_id, owners = number(row.get("workflow_state_id")), row.get("owner_ids")
+    return Glimpse(
+        sc_id=sc_id,
+        updated_at=updated_at,
+        labels=_texts(row.get("labels"), "name"),
+        owners=tuple(filter(None, map(text, owners))) if isinstance(owners, list) else (),
+        state_id=None if state_id is None else str(state_id),
+    )
 
 
 def _length(comment: str) -> int:

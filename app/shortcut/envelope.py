@@ -51,7 +51,7 @@ def read(source: str, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> De
         dedupe_key=sha256(body if canonical is None else canonical).digest()[:16],
         event_id=None if event_id is None else clean(event_id[:_EVENT_ID_LENGTH]),
         kind=kind,
-        occurred_at=_instant(payload.get("changed_at" if kind == "v1" else "timestamp")),
+        occurred_at=instant(payload.get("changed_at" if kind == "v1" else "timestamp")),
         body=body,
         headers=_kept(headers),
         defect=defect,
@@ -168,7 +168,8 @@ def _trigger(trigger: dict[str, object]) -> tuple[str | None, ...] | None:
     return (*required, *map(_id, optional)) if understood and all(required) else None
 
 
-def _instant(value: object) -> datetime | None:
+def instant(value: object) -> datetime | None:
+    """A time as Shortcut writes it; None where it is none."""
     if not isinstance(value, str) or not _INSTANT.fullmatch(value):
         return None
     try:

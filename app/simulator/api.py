@@ -15,6 +15,7 @@ from app.simulator.bodies import (
     NewComment,
     NewIntegration,
     NewStory,
+    Search,
     StoryFields,
 )
 from app.simulator.deliver import Hook
@@ -70,6 +71,18 @@ async def create_story(sim: Sim, actor: Actor, story: NewStory) -> Json:
     tasks = [task.description for task in story.tasks]
     made = sim.workspace.create_story(actor, story.chosen(), tasks=tasks)
     return views.story(made, sim.workspace)
+
+
+@router.post("/stories/search", status_code=201)
+async def search_stories(sim: Sim, actor: Actor, search: Search) -> list[Json]:
+    stories = sim.workspace.stories.values()
+    found = (it for it in stories if it.updated_at >= search.updated_at_start)
+    return [views.slim(it, sim.workspace) for it in found]
+
+
+@router.get("/stories/{sc_id}/history")
+async def get_history(sim: Sim, actor: Actor, sc_id: int) -> list[Json]:
+    return views.history(sim.workspace.history(sc_id))
 
 
 @router.put("/stories/bulk")

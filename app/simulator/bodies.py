@@ -1,5 +1,6 @@
 """The bodies that version 3 of the API takes, and how it says that one doesn't match. No I/O."""
 
+from datetime import datetime
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -63,6 +64,10 @@ class Bulk(_Strict):
     def chosen(self) -> Json:
         sent = {"archived", "workflow_state_id"} & self.model_fields_set
         return {key: getattr(self, key) for key in sorted(sent)}
+
+
+class Search(_Strict):
+    updated_at_start: datetime
 
 
 class NewComment(_Strict):

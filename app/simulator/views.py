@@ -1,14 +1,17 @@
 """Things of the workspace as version 3 of the API shows them. No I/O."""
 
+import json
+from collections.abc import Iterable
 from datetime import datetime
 
-from app.simulator.deliveries import Json
+from app.simulator.deliveries import Json, v1
 from app.simulator.edit import mentioned
 from app.simulator.records import (
     STATES,
     URL_SLUG,
     WORKFLOW_ID,
     WORKSPACE_ID,
+    Change,
     Comment,
     Label,
     Member,
@@ -65,6 +68,22 @@ def story(it: Story, workspace: Workspace) -> Json:
         "created_at": time(it.created_at),
         "updated_at": time(it.updated_at),
     }
+
+
+def slim(it: Story, workspace: Workspace) -> Json:
+    """A story as searches give it."""
+    whole = story(it, workspace)
+    return {key: value for key, value in whole.items() if key not in ("description", "comments")}
+
+
+def history(changes: Iterable[Change]) -> list[Json]:
+    """Deliveries of version 1, but without what comments say."""
+    told: list[Json] = [json.loads(it.body) for change in changes for it in v1(change)]
+    for envelope in told:
+        for action in envelope["actions"]:  # type: ignore[attr-defined]
+            if action["entity_type"] == "story-comment" and action["action"] == "create":
+                del action["text"]
+    return told
 
 
 def task(it: Story, position: int) -> Json:

@@ -1,5 +1,6 @@
 """The state of a simulated workspace; every change of it is told to a listener. No I/O."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,8 @@ from app.simulator.records import (
 #: Beyond 32 bits, as real positions are.
 _FIRST_POSITION = 42_147_811_328
 _BETWEEN_POSITIONS = 65_536
+#: The newest changes, which a story's history is told from.
+KEPT_CHANGES = 10_000
 
 
 class NotFound(LookupError):
@@ -42,6 +45,7 @@ class Workspace:
     stories: dict[int, Story] = field(default_factory=dict)
     comments: dict[int, Comment] = field(default_factory=dict)
     labels: dict[int, Label] = field(default_factory=dict)
+    changes: "deque[Change]" = field(default_factory=lambda: deque(maxlen=KEPT_CHANGES))
     _ids: "count[int]" = field(init=False)
     _last: datetime = field(default=datetime.min.replace(tzinfo=UTC))
 
@@ -52,6 +56,7 @@ class Workspace:
         self.stories.clear()
         self.comments.clear()
         self.labels.clear()
+        self.changes.clear()
 
     def story(self, sc_id: int) -> Story:
         """Raises NotFound."""
@@ -74,6 +79,15 @@ class Workspace:
 
     def comments_of(self, sc_id: int) -> list[Comment]:
         return [comment for comment in self.comments.values() if comment.story_id == sc_id]
+
+    def history(self, sc_id: int) -> list[Change]:
+        """What happened to the story, oldest first; raises NotFound."""
+        self.story(sc_id)
+        return [
+            change
+            for change in self.changes
+            if any(story is not None and story.id == sc_id for _, story in change.stories)
+        ]
 
     def create_story(
         self, actor: Member, fields: Mapping[str, object], *, tasks: Sequence[str] = ()
@@ -230,4 +244,5 @@ class Workspace:
             new_labels=tuple(new_labels),
             labels=dict(self.labels),
         )
+        self.changes.append(change)
         self.tell(change)

@@ -1,0 +1,81 @@
+"""Reconciliations: up to when each source has been compared with what Shortcut says."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from app.db.connect import Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """How far a source is reconciled.
+
+    Attributes:
+        through: what has happened before is known.
+        read_up_to: of what has happened since, stories that changed last before this were read.
+    """
+
+    through: datetime
+    read_up_to: datetime | None = None
+
+
+async def take(conn: Connection, source: str, *, every: timedelta) -> Mark | None:
+    """How far the source is reconciled, if its turn has come; nobody else is told it now.
+
+    A source that never was is reconciled up to now: what was before it is none of ours.
+    """
+    row = await conn.fetchrow(
+        """
+        insert into reconciliations as done (source, through, next_run_at)
+        values ($1, app_now(), app_clock() + $2::interval)
+        on conflict (source) do update set next_run_at = app_clock() + $2
+         where done.next_run_at <= app_clock()
+        returning through, read_up_to
+        """,
+        source,
+        every,
+    )
+    return None if row is None else Mark(**row)
+
+
+async def mark(conn: Connection, source: str) -> Mark | None:
+    """How far the source is reconciled; None if it never was."""
+    row = await conn.fetchrow(
+        "select through, read_up_to from reconciliations where source = $1", source
+    )
+    return None if row is None else Mark(**row)
+
+
+async def now(conn: Connection) -> datetime:
+    """The database's time, before a run begins to ask."""
+    found: datetime = await conn.fetchval("select app_clock()")
+    return found
+
+
+async def done(conn: Connection, source: str, mark: Mark) -> None:
+    """The source is reconciled so far, never less far; if there is more to read, it is due now."""
+    await conn.execute(
+        """
+        insert into reconciliations as done (source, through, read_up_to, next_run_at)
+        values ($1, $2, $3, app_clock())
+        on conflict (source) do update
+           set through = excluded.through, read_up_to = excluded.read_up_to,
+               next_run_at = case when $3::timestamptz is null
+                                  then done.next_run_at else app_clock() end
+         where done.through <= excluded.through
+        """,
+        source,
+        mark.through,
+        mark.read_up_to,
+    )
+
+
+async def with_session(conn: Connection, workspace: str, sc_ids: Sequence[int]) -> set[int]:
+    """Which of these stories have a session."""
+    rows = await conn.fetch(
+        "select sc_id from patch_sessions where workspace = $1 and sc_id = any($2::bigint[])",
+        workspace,
+        sc_ids,
+    )
+    return {row["sc_id"] for row in rows}

@@ -1,0 +1,176 @@
+"""Finds what was never delivered, in what Shortcut says of its stories, and records it."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from http import HTTPStatus
+
+import structlog
+
+from app.db import events, reconciliations
+from app.db.connect import Connection
+from app.db.reconciliations import Mark
+from app.decide import Rules, may_have_opened
+from app.errors import ShortcutRefused
+from app.model import Delivery, Glimpse
+from app.shortcut import envelope
+from app.shortcut.client import ShortcutClient
+from app.shortcut.values import mappings, number
+from app.workspaces import Workspaces
+
+#: Stories that one run reads, at most, with two requests each; the next run goes on.
+MOST_STORIES = 40
+#: So far back a run looks again: clocks differ, and a search may lag.
+OVERLAP = timedelta(minutes=5)
+#: What stands in place of the headers of a delivery that never came.
+FOUND = '{"draftgate": "reconcile"}'
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a run came to.
+
+    Attributes:
+        stories: how many were looked at.
+        events: how many changes of theirs had not been delivered.
+        more: there are further stories to look at.
+    """
+
+    source: str
+    stories: int
+    events: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciler:
+    """Compares each source that has a token with the history of its stories.
+
+    Attributes:
+        take: gives a connection for a moment; none is held while Shortcut is asked.
+        ring: called when something was found.
+    """
+
+    take: Callable[[], AbstractAsyncContextManager[Connection]]
+    workspaces: Workspaces
+    rules: Rules
+    every: timedelta
+    ring: Callable[[], None]
+
+    async def tick(self) -> bool:
+        """Reconciles the sources whose turn it is; True if one has more to look at at once."""
+        more = False
+        for source in self.sources if self.every else ():
+            async with self.take() as conn:
+                mark = await reconciliations.take(conn, source, every=self.every)
+            if mark is not None:
+                try:
+                    more |= (await self.run(source, mark)).more
+                except ShortcutRefused as error:
+                    log.error("reconcile.refused", source=source, error=str(error))
+        return more
+
+    @property
+    def sources(self) -> list[str]:
+        """Those whose workspace has an API that we may ask."""
+        homes = self.workspaces.homes.items()
+        return [source for source, home in homes if self.workspaces.has_api(home)]
+
+    async def run(self, source: str, mark: Mark) -> Found:
+        """Records what has happened since the mark and was never delivered, and moves the mark.
+
+        What is delivered after all is a duplicate then. Raises ShortcutError.
+        """
+        workspace = self.workspaces.home(source)
+        api = self.workspaces.api(workspace)
+        if api is None:
+            raise ShortcutRefused("there is no token for its workspace", status=401)
+        async with self.take() as conn:
+            now = await reconciliations.now(conn)
+        stories = await api.changed_since(mark.read_up_to or mark.through)
+        read, read_up_to = _first(await self._worth_reading(workspace, stories))
+        count = 0
+        for story in read:
+            count += await self._record(await _happened(api, source, story.sc_id, mark.through))
+        through = now - OVERLAP if read_up_to is None else mark.through
+        async with self.take() as conn:
+            await reconciliations.done(conn, source, Mark(through=through, read_up_to=read_up_to))
+        log.info("reconcile.done", source=source, stories=len(read), events=count)
+        more = read_up_to is not None
+        return Found(source=source, stories=len(read), events=count, more=more)
+
+    async def _worth_reading(self, workspace: str, stories: Sequence[Glimpse]) -> list[Glimpse]:
+        """Those that have a session, or show what may have opened one."""
+        async with self.take() as conn:
+            numbers = [story.sc_id for story in stories]
+            known = await reconciliations.with_session(conn, workspace, numbers)
+        return [it for it in stories if it.sc_id in known or may_have_opened(it, self.rules)]
+
+    async def _record(self, deliveries: Sequence[Delivery]) -> int:
+        if not deliveries:
+            return 0
+        async with self.take() as conn:
+            new = await events.record(conn, deliveries)
+        if new:
+            self.ring()
+        return len(new)
+
+
+def _first(stories: Sequence[Glimpse]) -> tuple[Sequence[Glimpse], datetime | None]:
+    """As many stories as one run reads, and from where the next goes on; None: it is all of them.
+
+    Those that changed in the same second, as Shortcut tells it, are read together.
+    """
+    if len(stories) <= MOST_STORIES:
+        return stories, None
+    last = stories[MOST_STORIES - 1].updated_at
+    return [it for it in stories if it.updated_at <= last], last + timedelta(seconds=1)
+
+
+async def _happened(
+    api: ShortcutClient, source: str, sc_id: int, since: datetime
+) -> list[Delivery]:
+    """The story's changes since then, as they would have been delivered."""
+    try:
+        changes = [it for it in await api.history(sc_id) if _is_since(it, since)]
+        if any(_new_comments(change) for change in changes):
+            said = {number(it.get("id")): it for it in await api.comments(sc_id)}
+            changes = [_with_words(change, said) for change in changes]
+    except ShortcutRefused as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return []
+        raise
+    bodies = (json.dumps(change, ensure_ascii=True).encode() for change in changes)
+    return [replace(envelope.read(source, body, ()), headers=FOUND) for body in bodies]
+
+
+def _is_since(change: Mapping[str, object], since: datetime) -> bool:
+    at = envelope.instant(change.get("changed_at"))
+    return at is not None and at >= since
+
+
+def _new_comments(change: Mapping[str, object]) -> list[dict[str, object]]:
+    return [
+        action
+        for action in mappings(change.get("actions"))
+        if action.get("entity_type") == "story-comment" and action.get("action") == "create"
+    ]
+
+
+def _with_words(
+    change: dict[str, object], said: Mapping[int | None, Mapping[str, object]]
+) -> dict[str, object]:
+    """The change with what its comments say, which a history leaves out; without deleted ones."""
+    actions = []
+    for action in mappings(change.get("actions")):
+        if action in _new_comments(change):
+            comment = said.get(number(action.get("id")), {})
+            if comment.get("text") is None:
+                continue
+            action |= {key: comment.get(key) for key in ("text", "parent_id", "author_id")}
+        actions.append(action)
+    return {**change, "actions": actions}
