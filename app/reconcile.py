@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 
@@ -145,7 +145,7 @@ async def _happened(
             return []
         raise
     bodies = (json.dumps(change, ensure_ascii=True).encode() for change in changes)
-    return [replace(envelope.read(source, body, ()), headers=FOUND) for body in bodies]
+    return [envelope.read(source, body, ())._replace(headers=FOUND) for body in bodies]
 
 
 def _is_since(change: Mapping[str, object], since: datetime) -> bool:

@@ -195,6 +195,7 @@ async def test_a_late_result_is_adopted_as_the_next_draft(ladder, conn):
     first = await ladder.claimed()
     await act(ladder, Action.RELEASE)
     await gate.keep_late_result(conn, first, DRAFT)
+    await gate.confirm_stopped(conn, first)
     second = await ladder.claim()
     await gate.complete(conn, second, DRAFT, comment=comment(second))
 
