@@ -143,6 +143,7 @@ def _answer_with_problems(api: FastAPI) -> None:
     api.add_exception_handler(HTTPException, _http_problem)
     api.add_exception_handler(RequestValidationError, _validation_problem)
     api.add_exception_handler(Rejected, _refusal)
+    api.add_exception_handler(Exception, _broken)
     for error in DATABASE_ERRORS:
         api.add_exception_handler(error, _unavailable)
 
@@ -160,6 +161,11 @@ async def _validation_problem(_: Request, error: Exception) -> JSONResponse:
 async def _refusal(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Rejected)
     return problem(error, headers=_SAYS.get(error.status))
+
+
+async def _broken(_: Request, error: Exception) -> JSONResponse:
+    # The error itself goes on from here, to the log.
+    return problem(Rejected(500, "internal", "An error of ours; it is in the log."))
 
 
 async def _unavailable(_: Request, error: Exception) -> JSONResponse:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from app.connection import KEEP_ALIVE_SECONDS, Lobby
 from app.db.connect import Database
-from app.main import desk_of, recorder_of
+from app.main import HEALTH_CONNECTIONS, desk_of, recorder_of
 from app.record import Recorder
 from app.settings import Settings
 from app.shortcut.signature import sign
@@ -120,10 +120,14 @@ async def receiver(
     port = listener.getsockname()[1]
     failures: list[str] = []
     with no_tracebacks(allowed):
-        async with database.pool("test") as pool, asyncio.TaskGroup() as tasks:
+        async with (
+            database.pool("console") as pool,
+            database.pool("health", size=HEALTH_CONNECTIONS) as health,
+            asyncio.TaskGroup() as tasks,
+        ):
             stopping, desk = asyncio.Event(), desk_of(settings, pool, bell)
             app = create_app(
-                settings, pool=pool, recorder=recorder, draining=stopping.is_set, desk=desk
+                settings, pool=health, recorder=recorder, draining=stopping.is_set, desk=desk
             )
             lobby = Lobby(
                 timeout_seconds=settings.header_timeout_seconds,

@@ -142,7 +142,7 @@ class Stack:
 
 @asynccontextmanager
 async def stack(database: Database, home: Path, **simulated: object) -> AsyncIterator[Stack]:
-    """A simulated workspace and whatever a test starts beside it."""
+    """A simulated workspace and whatever a test starts beside it, which logs no traceback."""
     stopping = asyncio.Event()
     async with AsyncExitStack() as closing:
         service, simulator = (closing.enter_context(listen(0)) for _ in range(2))
@@ -164,3 +164,4 @@ async def stack(database: Database, home: Path, **simulated: object) -> AsyncIte
             await it.end()
             stopping.set()
             await serving
+    assert "Traceback" not in it.log()

@@ -1,6 +1,7 @@
 """The command line as people and scripts use it: real processes, their output and exit codes."""
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -131,6 +132,22 @@ async def test_an_event_is_shown_and_replayed(draftgate, ladder):
     assert "was ignored: the label is not 'patch'. It is about sc-7." in replayed.out
     assert (found["status"], len(found["replays"])) == ("pending", 1)
     assert (await draftgate("events", "replay", "2", "--yes")).code == 1
+
+
+async def test_what_is_in_quarantine_is_shown_to_the_byte(draftgate, ladder):
+    """With its reason; the bytes exactly, in JSON; a replay says why it would change nothing."""
+    body = b'\xff\x1b[31m{"half'
+    await ladder.record(body)
+
+    listed = await draftgate("events", "list", "--status", "quarantined")
+    shown = await draftgate("events", "show", "1")
+    found = (await draftgate("events", "show", "1", "--json")).json
+    replayed = await draftgate("events", "replay", "1", "--yes")
+
+    assert "not UTF-8" in listed.out
+    assert "\x1b" not in shown.out
+    assert base64.b64decode(found["body_base64"]) == body
+    assert (replayed.code, "not UTF-8" in replayed.out + replayed.err) == (1, True)
 
 
 async def test_why_is_answered(draftgate, ladder):

@@ -11,23 +11,26 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from app import live
 from app.api.guard import MOST_FAILURES
 from app.bounds import MOST_AT_ONCE
 from app.console import actions, diff, server
 from app.console import pages as reading
 from app.console.access import local
 from app.console.render import link, visible
-from app.db import gate, hooks
+from app.db import events, gate, hooks
 from app.errors import Rejected
 from app.live import MOST_WATCHERS, Live, Shared
 from app.machine import Status
 from app.model import Draft, HookStatus
 from app.operate import possible
 from app.settings import Settings
+from app.shortcut.envelope import read
 from app.shortcut.signature import sign
 from tests import shapes
 from tests.hostile import PATCH, TOKEN, hostile_pages
 from tests.ladder import comment
+from tests.locks import until
 from tests.service import SECRET, receiver
 from tests.stack import stack
 
@@ -582,6 +585,64 @@ async def test_open_pages_cost_no_connection_and_are_bounded(pool):
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     live.admit()
+
+
+async def test_who_leaves_makes_room_for_another(database, monkeypatch):
+    """A page that is closed is noticed at once, and is none of the watchers any more."""
+    monkeypatch.setattr(live, "MOST_WATCHERS", 1)
+    async with signed_in(database) as client:
+        async with streaming(client) as next_topics:
+            assert await next_topics() == set()
+            assert (await client.get("stream")).status_code == 503
+
+        async def has_room() -> bool:
+            async with client.stream("GET", "stream") as answer:
+                return answer.status_code == 200
+
+        await until(has_room)
+
+
+async def test_a_range_of_many_parts_costs_nothing(pages):
+    """Ten thousand parts of one file are refused, or answered as if there were none."""
+    parts = ",".join(["0-0"] * 10_000)
+    answer = await pages.get("static/console.css", headers={"Range": f"bytes={parts}"})
+
+    assert answer.status_code in (200, 206, 400, 416)
+    assert len(answer.content) < 100_000
+
+
+async def test_a_token_in_an_address_opens_nothing(database):
+    """Addresses are kept by browsers and proxies: the token is not looked for in them."""
+    async with console(database) as client:
+        page = await client.get("sessions", params={"token": TOKEN})
+        stream = await client.get("stream", params={"token": TOKEN})
+        api = await client.get(
+            client.base_url.join("/api/v1/sessions"), params={"access_token": TOKEN}
+        )
+
+    assert (page.status_code, stream.status_code, api.status_code) == (303, 401, 401)
+
+
+async def test_what_is_in_quarantine_is_shown_and_can_be_replayed(ladder, conn, pages):
+    """The reason, and the bytes as they came; a version that can read them applies them."""
+    await ladder.record(b'\xff\x00<b>{"half')
+    body = shapes.labelled(2)
+    unread = read("shortcut", body, [])._replace(kind="invalid", defect="odd")
+    await events.record(conn, [unread])
+
+    listed = await shown(pages, "events?status=quarantined")
+    html = await shown(pages, "events/1")
+    refused = await pages.get("events/1/replay")
+    await submit(pages, "events/2/replay")
+    await ladder.apply()
+
+    assert listed.count('class="status quarantined"') >= 2
+    assert "not UTF-8" in html
+    assert "\\xff\ufffd&lt;b&gt;" in html or "\\xff\\x00&lt;b&gt;" in html
+    assert (await pages.get("events/1/body")).content == b'\xff\x00<b>{"half'
+    assert "not UTF-8" in refused.text
+    assert (await pages.get("events/2/body")).content == body
+    assert await conn.fetchval("select status from events where id = 2") == "applied"
 
 
 async def test_many_who_look_at_once_cost_one_look():

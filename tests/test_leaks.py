@@ -10,8 +10,10 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from app.settings import Settings
 from app.shortcut.signature import sign
 from app.simulator.records import PEOPLE
+from app.web import create_app
 from tests import shapes
 from tests.locks import until
 from tests.service import receiver
@@ -90,6 +92,22 @@ async def test_a_refusal_repeats_nothing(database):
         assert answer.json()["code"]
         assert marker not in answer.text
         assert expected not in answer.text
+
+
+async def test_an_error_of_ours_shows_nothing_of_itself():
+    """Whatever is wrong in here, the answer is a plain problem: no text of the error, no place."""
+
+    class Broken:
+        def acquire(self, **_):
+            raise RuntimeError("postgresql://draftgate:hidden-word@db/draftgate")
+
+    app = create_app(Settings(_env_file=None), pool=Broken(), recorder=None, draining=lambda: False)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        answer = await client.get("/readyz")
+
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert not [word for word in ("hidden", "RuntimeError", "File") if word in answer.text]
 
 
 async def test_the_description_has_the_webhook_and_no_page(database):

@@ -203,6 +203,25 @@ async def test_however_many_ask_the_database_is_asked_once(database, conn, conne
     assert {answer.status_code for answer in answers} == {200}
 
 
+async def test_a_pool_that_is_taken_holds_up_neither_health_nor_deliveries(database, conn, connect):
+    """Every connection for people hangs: ready is answered, figures too, and deliveries."""
+    locker = await connect()
+    taken = f"select {database.pool_size} = ({WAITING})"
+    async with receiver(database, api_token=TOKEN) as service:
+        async with locker.transaction():
+            await locker.execute("lock table outbox")
+            asking = [
+                asyncio.ensure_future(service.client.get("/api/v1/outbox", headers=AUTHORIZED))
+                for _ in range(database.pool_size)
+            ]
+            await until(lambda: conn.fetchval(taken))
+            assert (await service.client.get("/readyz")).status_code == 200
+            assert (await service.post(shapes.labelled(1))).status_code == 200
+        answers = await asyncio.gather(*asking)
+
+    assert {answer.status_code for answer in answers} == {200}
+
+
 async def test_a_flood_that_waits_for_its_commit_holds_up_no_health(database, conn, connect):
     """With the queue full of deliveries and the commit held up, alive and ready are answered."""
     locker = await connect()

@@ -19,6 +19,7 @@ from app.wake import Bell
 from tests import shapes
 from tests.ladder import here
 from tests.locks import until
+from tests.service import receiver
 
 PATCH = """\
 diff --git a/note.md b/note.md
@@ -113,6 +114,19 @@ async def test_a_ready_session_is_drafted(ladder, workshop):
     owed = await ladder.conn.fetchval("select text from outbox")
     assert "Adds a note." in owed
     assert "+one" in owed
+
+
+async def test_a_drafter_that_runs_holds_up_no_delivery(database, ladder, workshop, tmp_path):
+    """Deliveries to the same event loop are answered before it ends: nothing waits for it there."""
+    await ladder.clarified()
+    end = tmp_path / "end"
+    runs = f"import os, time\nwhile not os.path.exists({str(end)!r}): time.sleep(0.01)"
+    async with drafting(workshop(runs), ladder), receiver(database) as service:
+        answers = [await service.post(shapes.labelled(story)) for story in range(2, 12)]
+        assert (await ladder.session())["status"] == "drafting"
+        end.touch()
+
+    assert {answer.status_code for answer in answers} == {200}
 
 
 async def test_nothing_ready_is_no_work(ladder, workshop):

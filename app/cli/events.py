@@ -1,5 +1,6 @@
 """`draftgate events`: what came in, and having it interpreted again."""
 
+import base64
 import json
 from typing import Annotated, Any
 
@@ -43,7 +44,8 @@ def show_event(event: Number, as_json: AsJson = False) -> None:
     with errors_as_exit_codes():
         row = ask_database(everything)
         if as_json:
-            print_json(row)
+            # Bytes that are no text can't be told from their escapes.
+            print_json({**row, "body_base64": base64.b64encode(row["body"]).decode()})
             return
         body, replays = row.pop("body"), row.pop("replays")
         print_fields(row)
