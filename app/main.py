@@ -42,8 +42,9 @@ from app.wake import Bell, wait
 from app.web import Server, create_app, create_metrics_app
 from app.workspaces import Workspaces, connected
 
-#: After the grace: for killing drafters and giving their claims back.
-LAST_SECONDS = 10
+#: After the grace: for killing drafters and giving their claims back, also where a statement is
+#: never answered, which takes `command_timeout_seconds`, and is carried out again.
+LAST_SECONDS = 13
 #: Signals that come closer together than this mean the same.
 SAME_SIGNAL_SECONDS = 1.0
 ME_PAUSE_SECONDS = 5

@@ -890,7 +890,7 @@ async def test_a_worker_ends_though_the_database_is_gone(database, conn, proxy, 
             proxy.freeze()
 
         worker.terminate()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             await worker.wait()
 
         proxy.thaw()

@@ -13,8 +13,9 @@ import pytest
 from app.claims import Heart
 from app.db import sessions
 from app.db.connect import Database
-from app.draft import Limits, Workshop
+from app.draft import END_PAUSE_SECONDS, Limits, Workshop
 from app.drafters.command import CommandDrafter
+from app.main import LAST_SECONDS
 from app.wake import Bell
 from tests import shapes
 from tests.ladder import here
@@ -323,6 +324,13 @@ async def test_a_shutdown_gives_the_session_back(ladder, workshop):
     row = await ladder.session()
     assert (row["status"], row["attempts"], row["interruptions"]) == ("clarified", 0, 1)
     assert await workshop(GOOD).draft_tick()
+
+
+def test_a_shutdown_outlasts_an_answer_that_is_lost(database):
+    """What gives a session back, and is never answered, is asked for again before the end."""
+    again = END_PAUSE_SECONDS + 1
+
+    assert database.command_timeout_seconds + again < LAST_SECONDS
 
 
 async def test_an_opened_session_without_text_waits(ladder, workshop):
