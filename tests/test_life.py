@@ -1,29 +1,38 @@
-"""A story's whole life, as Shortcut tells it: each delivery five times, shuffled."""
+"""A story's whole life, as Shortcut tells it: five times, shuffled, late, or not at all."""
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
 
 import pytest
 
+from app import words
 from app.claims import Heart
 from app.clarify import Rule
-from app.db.connect import Database
+from app.db.connect import Database, take
 from app.draft import Clarifying, Workshop
+from app.machine import Status
 from app.outbox import Sender
+from app.reconcile import Reconciler
 from app.shortcut.client import ShortcutClient
 from app.simulator.deliveries import v1
 from app.simulator.deliveries_v2 import v2
-from app.simulator.records import AGENT, PEOPLE, STATES, WORKSPACE_ID, Change
+from app.simulator.records import AGENT, PEOPLE, STATES, WORKSPACE_ID, Change, Comment
 from app.simulator.workspace import Workspace
 from app.wake import Bell
 from tests.ladder import RULES, Ladder, here
 from tests.office import TOKEN, simulated
+from tests.test_reconcile import ALWAYS
 from tests.test_work import GOOD, LIMITS, command
 
 COPIES = 5
+SAID = ["**Before I can draft this**", "**Draft 1**", "**Draft 2**"]
+STANDING = frozenset(map(words.standing, Status))
+FATES, WEIGHTS = ("now", "late", "never"), (6, 2, 2)
 VERSIONS = {"v1": v1, "v2": v2}
 
 
@@ -36,18 +45,32 @@ class Life:
     ladder: Ladder
     ticks: tuple[Callable[[], object], ...]
     dice: random.Random
+    reconciler: Reconciler
     waiting: list[bytes] = field(default_factory=list)
+    late: list[bytes] = field(default_factory=list)
+    found: list[int] = field(default_factory=list)
 
     async def settle(self) -> str:
-        """All is delivered and everybody works until nothing is left to do; the status then."""
+        """Everybody works until nothing is left to do, not even to be found; the status then."""
+        while True:
+            await self._work()
+            self.found.append((await self.reconciler.run("shortcut", ALWAYS)).events)
+            if not self.found[-1]:
+                break
+        return (await self.ladder.session(self.story))["status"]
+
+    async def _work(self) -> None:
         busy = True
         while busy or self.waiting:
             await self._deliver()
             busy = any([await tick() for tick in self.ticks])
-        return (await self.ladder.session(self.story))["status"]
 
     async def _deliver(self) -> None:
-        copies = self.waiting * COPIES
+        """What waits is delivered, five times; some of it comes later, and some never does."""
+        fates = [(self.dice.choices(FATES, WEIGHTS)[0], body) for body in self.waiting]
+        copies = [body for fate, body in fates if fate == "now"] * COPIES
+        copies += [body for body in self.late if self.dice.random() < 0.5]
+        self.late.extend(body for fate, body in fates if fate == "late")
         self.waiting.clear()
         self.dice.shuffle(copies)
         for body in copies:
@@ -67,13 +90,21 @@ class Life:
 
     def reply(self, text: str) -> None:
         """Somebody answers our newest comment."""
-        newest = max(it.id for it in self.workspace.comments.values() if it.author_id == AGENT.id)
+        newest = max(it.id for it in self._ours() if it.text not in STANDING)
         self.workspace.add_comment(PEOPLE[1], self.story, text, parent_id=newest)
 
-    def heads(self) -> list[str]:
-        """The first line of each comment of ours."""
-        said = self.workspace.comments.values()
-        return [it.text.splitlines()[0] for it in said if it.author_id == AGENT.id]
+    async def said(self, *, stands: Status) -> list[str]:
+        """The first line of each comment of ours, when all has come; one says where it stands."""
+        self.waiting.extend(self.late)
+        self.late.clear()
+        assert await self.settle() == stands
+        assert sum(self.found) > 0
+        texts = [it.text for it in self._ours()]
+        assert [text for text in texts if text in STANDING] == [words.standing(stands)]
+        return [text.splitlines()[0] for text in texts if text not in STANDING]
+
+    def _ours(self) -> list[Comment]:
+        return [it for it in self.workspace.comments.values() if it.author_id == AGENT.id]
 
 
 Born = Callable[..., object]
@@ -101,7 +132,7 @@ async def born(ladder: Ladder, database: Database, pool, tmp_path) -> Born:
                 limits=LIMITS,
                 cut_off=asyncio.Event(),
             )
-            sender = Sender(name="sender", pool=pool, workspaces=here(shortcut))
+            sender = Sender(quiet=timedelta(0), name="sender", pool=pool, workspaces=here(shortcut))
             applier = replace(
                 ladder.applier, rules=rules, workspaces=here(shortcut, workspace=WORKSPACE_ID)
             )
@@ -110,7 +141,14 @@ async def born(ladder: Ladder, database: Database, pool, tmp_path) -> Born:
                 workspace=simulation.workspace,
                 story=story.id,
                 ladder=replace(ladder, applier=applier),
-                ticks=(worker.clarify_tick, worker.draft_tick, sender.tick),
+                ticks=(worker.clarify_tick, worker.draft_tick, sender.tick, sender.tell_tick),
+                reconciler=Reconciler(
+                    take=partial(take, pool),
+                    workspaces=applier.workspaces,
+                    rules=rules,
+                    every=timedelta(0),
+                    ring=lambda: None,
+                ),
                 dice=random.Random(seed),
             )
 
@@ -138,7 +176,7 @@ async def test_a_story_s_life_in_version_1(born, seed):
         life.finish()
         assert await life.settle() == "closed"
 
-        assert life.heads() == ["**Before I can draft this**", "**Draft 1**", "**Draft 2**"]
+        assert await life.said(stands=Status.CLOSED) == SAID
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -154,7 +192,7 @@ async def test_a_story_s_life_in_version_2(born, seed):
         life.finish()
         assert await life.settle() == "closed"
 
-        assert life.heads() == ["**Before I can draft this**", "**Draft 1**", "**Draft 2**"]
+        assert await life.said(stands=Status.CLOSED) == SAID
 
 
 async def test_a_story_that_both_versions_tell_of_lives_once(born):
@@ -168,4 +206,4 @@ async def test_a_story_that_both_versions_tell_of_lives_once(born):
         life.reply("/revise A tenth of that, please.")
         assert await life.settle() == "drafted"
 
-        assert life.heads() == ["**Before I can draft this**", "**Draft 1**", "**Draft 2**"]
+        assert await life.said(stands=Status.DRAFTED) == SAID
