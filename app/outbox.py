@@ -147,6 +147,10 @@ class Sender:
             self._token.failed(error)
             await self._postpone(owed, str(error), LONGEST_WAIT.total_seconds())
             return
+        if 300 <= error.status < 400:
+            # Something on the way answers in Shortcut's place: that is not about this row.
+            await self._postpone(owed, str(error), LONGEST_WAIT.total_seconds())
+            return
         if error.status == HTTPStatus.NOT_FOUND and owed.kind in set(Rewritten):
             # Somebody has deleted the comment, or the story: nobody is to be told any more.
             async with take(self.pool) as conn:

@@ -124,8 +124,11 @@ def _stat(patch: str) -> str:
     files = sum(line.startswith("diff --git ") for line in lines)
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
-    noun = "file" if files == 1 else "files"
-    return f"{files} {noun} changed, {added} lines added, {removed} removed."
+    return f"{_many(files, 'file')} changed, {_many(added, 'line')} added, {removed} removed."
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _fenced(text: str) -> str:

@@ -1,6 +1,7 @@
 """What is owed to a story is posted once, whatever the API does."""
 
 import asyncio
+import random
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,10 +11,15 @@ from typer.testing import CliRunner
 
 from app.cli.main import app as command
 from app.db import outbox
-from app.outbox import LEASE, MAX_TRIES
+from app.machine import Status
+from app.outbox import LEASE, MAX_TRIES, tellings
+from app.simulator.records import STATES
+from app.words import standing
 from tests.locks import until
 from tests.proxy import proxy_to
 from tests.test_gate import plan_badly
+
+STANDS = standing(Status.DRAFTED)
 
 
 async def test_a_draft_is_told_once(office):
@@ -121,6 +127,57 @@ async def test_a_token_that_is_refused_for_a_while_loses_no_comment(office, stat
     assert len(office.comments()) == 1
     said = [line["event"] for line in lines if line.get("what") == "the Shortcut token"]
     assert said == ["outage.began", "outage.ended"]
+
+
+@pytest.mark.parametrize("status", [301, 302, 307])
+async def test_a_redirect_is_waited_out(office, status):
+    """What answers in Shortcut's place for a while loses no comment; the row says what it was."""
+    office.fault(status=status)
+    await office.sender.tick()
+    row = await office.row()
+    assert row["status"] == "pending"
+    assert str(status) in row["last_error"]
+    await office.due()
+
+    await office.sender.tick()
+
+    assert len(office.comments()) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_row_of_failures_doubles_or_loses_anything(office, seed):
+    """Comment, standing comment, label and state, each through all that an API can do wrong."""
+    dice = random.Random(seed)
+    sender = replace(
+        office.sender, quiet=timedelta(0), tellings=tellings("has-draft", STATES[2].name)
+    )
+    await sender.tell_tick()
+    faults = [
+        *({"kind": "cut", "method": method} for method in ("POST", "PUT", "GET")),
+        *({"status": status} for status in (302, 401, 408, 429, 500, 503)),
+    ]
+    dice.shuffle(faults)
+    for fault in faults:
+        office.fault(**fault)
+    rows = "select kind, status, attempts, last_error from outbox order by kind"
+
+    for _ in range(60):
+        await sender.tick()
+        await office.due()
+        found = await office.ladder.conn.fetch(rows)
+        if {row["status"] for row in found} == {"sent"}:
+            break
+        assert all(it["last_error"] for it in found if it["attempts"] and it["status"] != "sent")
+
+    assert [(row["kind"], row["status"]) for row in found] == [
+        ("draft", "sent"),
+        ("marks", "sent"),
+        ("standing", "sent"),
+    ]
+    assert sorted(office.comments()) == sorted([(await office.row())["text"], STANDS])
+    story = office.simulation.workspace.story(office.story)
+    labels = [office.simulation.workspace.labels[it].name for it in story.label_ids]
+    assert (labels, story.workflow_state_id) == (["has-draft"], STATES[2].id)
 
 
 async def test_a_row_that_breaks_us_does_not_hold_up_others(office):
