@@ -67,11 +67,12 @@ async def _supervise(trial: Trial, settings: Settings) -> None:
 
 def _say(trial: Trial) -> None:
     text = (
-        f"Simulated Shortcut   [bold]{trial.simulator_url}/[/]\n"
-        f"Draftgate's console  [bold]{escape(trial.sign_in_url)}[/]\n\n"
-        "Add the label [bold]patch[/] to a story on the simulator's page, and watch\n"
-        "it in the console: a few seconds later its draft is there. The story\n"
-        "without a description is asked about first: answer it.\n\n"
+        # Short enough to stay on one line of a terminal: a cut address is none.
+        f"Stories  [bold]{trial.simulator_url}/[/]\n"
+        f"Console  [bold]{escape(trial.sign_in_url)}[/]\n\n"
+        "Open both. At one of the simulated stories choose [bold]Add label[/], and watch\n"
+        "it under [bold]Sessions[/] in the console: a few seconds later it is drafted.\n"
+        "The story without a description is asked about first: answer it.\n\n"
         f"{escape(_command())} sessions list\n"
         f"{escape(_command())} events list\n\n"
         "Ctrl-C stops everything. Sessions and events stay; the simulated\n"
