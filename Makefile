@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+RUNS := .venv/runs
 INSTALLED := .venv/installed
 PEERS := .venv-bench/installed
 OFFICIAL := tests/node/node_modules/.package-lock.json
@@ -28,21 +29,26 @@ help: ## Show this list
 
 install: $(INSTALLED) ## Make .venv with everything pinned, unless it is up to date
 
-# What pip says goes to stderr: `make demo JSON=1` prints JSON alone, on a fresh clone too.
-$(INSTALLED): requirements/dev.txt pyproject.toml
+# Who only tries it waits for no tools of the tests. What pip says goes to stderr: `make demo JSON=1`
+# prints JSON alone, on a fresh clone too.
+$(RUNS): requirements/base.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Draftgate needs Python 3.11 or later, and '$(PYTHON)' is not: make PYTHON=python3.13" >&2; \
 		exit 1; }
 	@echo "Installing into .venv" >&2
 	@$(PYTHON) -m venv .venv >&2
-	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt >&2
+	@$(PIP_INSTALL) --require-hashes -r requirements/base.txt >&2
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable . >&2
 	@touch $@
 
-dev: install ## Run everything here: embedded PostgreSQL, a simulated Shortcut, the service
+$(INSTALLED): requirements/dev.txt $(RUNS)
+	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt >&2
+	@touch $@
+
+dev: $(RUNS) ## Run everything here: embedded PostgreSQL, a simulated Shortcut, the service
 	@$(BIN)/draftgate dev
 
-demo: install ## Do the main job once by itself, and check it; JSON=1 for scripts
+demo: $(RUNS) ## Do the main job once by itself, and check it; JSON=1 for scripts
 	@$(BIN)/draftgate demo $(if $(JSON),--json)
 
 test: install ## Run the tests; JOBS=4, ARGS="-k gate"
