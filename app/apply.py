@@ -10,7 +10,7 @@ import structlog
 
 from app import words
 from app.claims import backoff
-from app.db import events, facts, outbox, sessions
+from app.db import events, facts, installations, outbox, sessions
 from app.db.connect import DATABASE_ERRORS, Connection, Pool, take, transaction
 from app.db.events import PendingEvent
 from app.decide import Rules, decide, hangs_on_the_past
@@ -142,9 +142,9 @@ class Applier:
     def _is_worth_reading(self, need: Need) -> bool:
         match need.kind:
             case NeedKind.LABEL:
-                return bool(self.workspaces.apis) and self.rules.label is not None
+                return bool(self.workspaces.known) and self.rules.label is not None
             case NeedKind.STATE:
-                return bool(self.workspaces.apis) and self.rules.state is not None
+                return bool(self.workspaces.known) and self.rules.state is not None
             case NeedKind.COMMENT:
                 return True
 
@@ -185,6 +185,9 @@ class Applier:
         whole = [(event, said) for event, said in read if not said.needs]
         if needing:
             await events.set_aside(conn, needing)
+        if self.workspaces.installs is not None:
+            # Whoever installed us a moment ago may have had us write already.
+            self.workspaces.bots.update(await installations.members(conn))
         steps = await self._decide_all(conn, whole)
         outcomes = [(event.id, *_outcome(said, steps[event.id])) for event, said in whole]
         await events.finish(conn, outcomes)
@@ -239,7 +242,8 @@ class Applier:
     def _rules(self, workspace: str) -> Rules:
         """As they are for stories of this workspace: where nothing can be asked, nothing is."""
         clarify = self.rules.clarify and self.workspaces.has_api(workspace)
-        return replace(self.rules, clarify=clarify)
+        bots = self.rules.bots | self.workspaces.bots
+        return replace(self.rules, clarify=clarify, bots=bots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

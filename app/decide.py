@@ -163,7 +163,7 @@ def _closes(fact: Fact, rules: Rules) -> str | None:
         return _ENDINGS[fact.kind]
     if fact.kind is FactKind.LABEL_REMOVED and _is_label(fact, rules):
         return "the label was removed"
-    if fact.kind is FactKind.OWNER_REMOVED and fact.value in rules.bots | ({rules.owner} - {None}):
+    if fact.kind is FactKind.OWNER_REMOVED and fact.value in {*rules.bots, rules.owner} - {None}:
         return "the owner was removed"
     return None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import asyncpg
 
-from app.db import hooks, look, server
+from app.db import hooks, installations, look, server
 from app.db.connect import DATABASE_ERRORS, Connection, reason
 from app.db.server import Server
 from app.db.spool import SpoolFile, SpoolState
@@ -26,7 +26,7 @@ from app.errors import (
     ShortcutUnavailable,
 )
 from app.migrate import require_latest
-from app.model import Hook, HookStatus, OwedStatus
+from app.model import Hook, HookStatus, Installation, InstallationStatus, OwedStatus
 from app.settings import PREFIX, Settings, strangers
 from app.shortcut.client import ShortcutClient
 from app.sources import SOURCE, Source
@@ -287,8 +287,26 @@ async def _schema(conn: Connection) -> list[Finding]:
         await require_latest(conn)
     except SchemaError as error:
         return [fault("schema", str(error), "Run `draftgate migrate`.")]
-    hooks_found = map(_hook, await hooks.all_of_them(conn))
-    return [ok("schema", "It is this version's."), *hooks_found, await _outbox(conn)]
+    return [
+        ok("schema", "It is this version's."),
+        *map(_hook, await hooks.all_of_them(conn)),
+        *map(_installation, await installations.all_of_them(conn)),
+        await _outbox(conn),
+    ]
+
+
+def _installation(it: Installation) -> Finding:
+    check = f"installation in {it.slug}"
+    if it.status is InstallationStatus.REVOKED:
+        mend = "Run `draftgate installs link`, and let an admin follow it."
+        return fault(check, f"It was revoked: {it.error}. Comments wait there.", mend)
+    if it.missing_scopes:
+        mend = "Install it again, and tick comments on the consent page."
+        return warning(check, f"{', '.join(it.missing_scopes)} was not granted.", mend)
+    if it.error is not None:
+        mend = "Look whether DRAFTGATE_OAUTH_URL can be reached, and at the keys."
+        return warning(check, f"Its token could not be refreshed: {it.error}.", mend)
+    return ok(check, f"We are member {it.member_id} there.")
 
 
 def _hook(hook: Hook) -> Finding:

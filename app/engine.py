@@ -2,14 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from app.apply import Applier
 from app.db.connect import DATABASE_ERRORS
 from app.draft import Workshop
 from app.errors import ShortcutUnavailable
-from app.hooks import Hooks
 from app.outage import Outage
 from app.outbox import Sender
 from app.reconcile import Reconciler
@@ -28,6 +27,7 @@ class Engine:
     Attributes:
         applier: made as soon as it is known who we are; None if we were told to stop before.
         reconciler: made then, too.
+        watches: look now and then at what nobody tells us of.
         stopping: set when nothing new is to be begun.
         slots: how many drafts are made at a time.
     """
@@ -36,7 +36,7 @@ class Engine:
     reconciler: Callable[[], Reconciler]
     workshop: Workshop
     sender: Sender | None
-    hooks: Hooks
+    watches: Sequence[Tick]
     bell: Bell
     stopping: asyncio.Event
     slots: int
@@ -52,7 +52,7 @@ class Engine:
         ]
         if self.sender is not None:
             ticks += [self.sender.tick, self.sender.expire_tick, self.sender.tell_tick]
-        ticks.append(self.hooks.tick)
+        ticks += self.watches
         async with asyncio.TaskGroup() as loops:
             for tick in ticks:
                 loops.create_task(self._loop(tick))

@@ -6,10 +6,12 @@ DraftgateError
 ├── Rejected               the request is refused; becomes problem JSON at the edge
 ├── Unrecorded             a delivery could not be committed in time; becomes 503
 ├── SpoolError             the spool can't be used now; what it was to take is 503
+├── VaultError             a stored token was encrypted with a key that is not set
 ├── DrafterError           a drafter run gave no usable result; the session is released
 └── ShortcutError          the Shortcut API did not do what was asked
     ├── ShortcutUnavailable    it may work later: timeout, 5xx, connection lost, 429
     └── ShortcutRefused        it will not work as asked: 4xx
+        └── GrantRevoked           nor ever again with this refresh token
 
 Losing a claim is no exception but a value: `None` or `False` from the gate.
 """
@@ -50,6 +52,10 @@ class SpoolError(DraftgateError):
     """The spool's file can't be used: no space left in it, no disk, no such thing."""
 
 
+class VaultError(DraftgateError):
+    """A stored token was encrypted with a key that is not set."""
+
+
 class DrafterError(DraftgateError):
     """The drafter could not start, exited non-zero, ran out of time, or gave no usable patch."""
 
@@ -88,3 +94,7 @@ class ShortcutRefused(ShortcutError):
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class GrantRevoked(ShortcutRefused):
+    """A refresh token that does not count any more: somebody has to install the app again."""

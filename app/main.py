@@ -294,7 +294,7 @@ async def engine(
                 reconciler=partial(_reconciler, settings, workspaces, pool, bell),
                 workshop=workshop,
                 sender=_sender(settings, workshop.worker, pool, workspaces),
-                hooks=Hooks(take=partial(take, pool), settings=settings, workspaces=workspaces),
+                watches=[_hooks(settings, pool, workspaces).tick, workspaces.tick],
                 bell=bell,
                 stopping=shutdown.stopping,
                 slots=settings.worker_slots if settings.drafter_command else 0,
@@ -312,8 +312,12 @@ def _heart(settings: Settings, database: Database) -> Iterator[Heart]:
         heart.stop()
 
 
+def _hooks(settings: Settings, pool: Pool, workspaces: Workspaces) -> Hooks:
+    return Hooks(take=partial(take, pool), settings=settings, workspaces=workspaces)
+
+
 def _sender(settings: Settings, name: str, pool: Pool, workspaces: Workspaces) -> Sender | None:
-    if not (workspaces.apis or workspaces.asking):
+    if not (workspaces.apis or workspaces.asking or workspaces.installs):
         return None
     told = tellings(settings.drafted_label, settings.drafted_state)
     return Sender(

@@ -385,3 +385,42 @@ class Hook:
     error: str | None
     registered_at: datetime
     checked_at: datetime | None
+
+
+# --- installations ---------------------------------------------------------------------------
+
+
+class InstallationStatus(StrEnum):
+    """Whether tokens still count. The values are those of `installations.status`."""
+
+    ACTIVE = "active"
+    #: Shortcut has refused to refresh them: the app was uninstalled there, or tokens were lost.
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """A workspace that has installed the agent app, without its tokens.
+
+    Attributes:
+        member_id: who we are there.
+        scope: what was granted, separated by spaces; None where Shortcut did not say.
+        error: why tokens could not be refreshed the last time.
+    """
+
+    workspace: str
+    slug: str
+    member_id: str | None
+    scope: str | None
+    status: InstallationStatus
+    error: str | None
+    expires_at: datetime | None
+    installed_at: datetime
+    refreshed_at: datetime
+
+    @property
+    def missing_scopes(self) -> list[str]:
+        """What we need and were not granted: on the consent page comments may be left out."""
+        if self.scope is None:
+            return []
+        return [scope for scope in ("read", "comment-write") if scope not in self.scope.split()]

@@ -109,7 +109,7 @@ class Sender:
         """
         async with take(self.pool) as conn:
             count = await outbox.tell(
-                conn, self.tellings, workspaces=list(self.workspaces.apis), quiet=self.quiet
+                conn, self.tellings, workspaces=list(self.workspaces.known), quiet=self.quiet
             )
         return count > 0
 

@@ -24,6 +24,7 @@ from app.clarify import Rule
 from app.errors import SettingsError
 from app.forwarded import Proxies
 from app.sources import MIN_SECRET_BYTES, SOURCE, Name, Source, in_file, long_enough, split
+from app.vault import Vault
 
 PREFIX = "DRAFTGATE_"
 #: Beside `.env`; tables for what has parts.
@@ -114,6 +115,27 @@ class Settings(BaseSettings):
 
     reconcile_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         600, description="How often Shortcut is asked for what it never delivered; 0: never"
+    )
+
+    # The agent app (version 2)
+    oauth_client_id: str | None = Field(
+        None, description="The agent app's client id. Unset: it can't be installed"
+    )
+    oauth_client_secret: SecretStr | None = Field(None, description="The agent app's client secret")
+    oauth_token_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        (),
+        description="Keys that encrypt its tokens, comma separated: the first encrypts, all"
+        " decrypt. 32 bytes each, in URL-safe base64",
+    )
+    oauth_workspaces: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Workspaces, by id or slug, comma separated, that may install it from within"
+        " Shortcut; others need a link from here",
+    )
+    oauth_url: str = Field(
+        "https://api.app.shortcut.com/oauth-authorization-code-flow",
+        pattern="^https?://[^\\s?#]+$",
+        description="Where Shortcut grants tokens",
     )
 
     # What opens a session
@@ -266,6 +288,8 @@ class Settings(BaseSettings):
         "shortcut_workspace",
         "bot_member_id",
         "public_url",
+        "oauth_client_id",
+        "oauth_client_secret",
         "trigger_owner",
         "trigger_state",
         "drafted_label",
@@ -279,7 +303,7 @@ class Settings(BaseSettings):
     def _empty_is_unset(cls, value: Any) -> Any:
         return None if value == "" else value
 
-    @field_validator("shortcut_secrets", mode="before")
+    @field_validator("shortcut_secrets", "oauth_token_keys", mode="before")
     @classmethod
     def _split_secrets(cls, value: Any) -> Any:
         return split(value, "a secret is empty") if isinstance(value, str) else value
@@ -288,6 +312,17 @@ class Settings(BaseSettings):
     @classmethod
     def _long_secrets(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
         return long_enough(value)
+
+    @field_validator("oauth_token_keys")
+    @classmethod
+    def _usable_keys(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        if not value:
+            return value
+        try:
+            Vault([key.get_secret_value() for key in value])
+        except ValueError:
+            raise ValueError("a key is not 32 bytes in URL-safe base64") from None
+        return value
 
     @field_validator("sources")
     @classmethod
@@ -313,7 +348,7 @@ class Settings(BaseSettings):
     def _split_command(cls, value: Any) -> Any:
         return tuple(shlex.split(value)) if isinstance(value, str) else value
 
-    @field_validator("command_members", "drafter_environment", mode="before")
+    @field_validator("command_members", "oauth_workspaces", "drafter_environment", mode="before")
     @classmethod
     def _split_names(cls, value: Any) -> Any:
         return split(value, "a name is empty") if isinstance(value, str) else value
@@ -328,6 +363,15 @@ class Settings(BaseSettings):
     def _known_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         Proxies(value)
         return value
+
+    @model_validator(mode="after")
+    def _whole_app(self) -> Self:
+        needs = (self.oauth_client_secret, self.oauth_token_keys, self.public_url)
+        if self.oauth_client_id is not None and not all(needs):
+            raise ValueError(
+                "oauth_client_id needs oauth_client_secret, oauth_token_keys and public_url"
+            )
+        return self
 
     @model_validator(mode="after")
     def _heartbeat_within_a_third(self) -> Self:
@@ -403,7 +447,7 @@ class SecretFiles(PydanticBaseSettingsSource):
         path = os.environ.get(f"{PREFIX}{field_name.upper()}_FILE")
         if not path or not _is_secret(field):
             return None, field_name, False
-        between = "," if field_name == "shortcut_secrets" else ""
+        between = "," if field_name in ("shortcut_secrets", "oauth_token_keys") else ""
         return in_file(Path(path), between), field_name, False
 
     def __call__(self) -> dict[str, Any]:

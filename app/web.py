@@ -12,16 +12,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
-from app import health
+from app import callback, health
 from app.api import routes
 from app.api.access import Desk, guard_of
 from app.body import App, BodyReader
 from app.bounds import Bounds
 from app.connection import KEEP_ALIVE_SECONDS, Connection, Lobby
 from app.console.server import create_console
-from app.db.connect import DATABASE_ERRORS, Pool, reason
+from app.db.connect import DATABASE_ERRORS, Pool, reason, take
 from app.describe import describe_door
 from app.errors import Rejected
+from app.installs import installs_of
 from app.metrics import Metrics
 from app.problems import problem
 from app.receive import Door
@@ -31,7 +32,11 @@ from app.settings import Settings
 VERSION = "0.1.0"
 
 #: What goes with a refusal of this status.
-_SAYS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "60"}}
+_SAYS = {
+    401: {"WWW-Authenticate": "Bearer"},
+    429: {"Retry-After": "60"},
+    503: {"Retry-After": "5"},
+}
 
 log = structlog.get_logger(__name__)
 
@@ -90,6 +95,8 @@ def create_app(
     api.include_router(health.router(pool, recorder.spool if recorder else None, draining))
     metrics, guard = Metrics(pool, recorder), guard_of(settings)
     api.include_router(health.metrics_router(metrics, guard, is_open=False))
+    if installs := installs_of(settings, partial(take, pool)):
+        api.include_router(callback.router(installs))
     if desk is not None:
         api.state.desk = desk
         api.include_router(routes.router)

@@ -28,7 +28,7 @@ HUNG = -1
 
 GATE, SESSIONS, EVENTS = "app/db/gate.py", "app/db/sessions.py", "app/db/events.py"
 OPERATE, RETENTION = "tests/test_operate.py", "app/db/retention.py"
-HOOKS = "app/db/hooks.py"
+HOOKS, INSTALLATIONS = "app/db/hooks.py", "app/db/installations.py"
 FORGIVES, ANEW = "tests/test_gate.py what_an_end", "tests/test_gate.py begins_anew"
 OUTBOX, CLAIMS, DRAFT = "app/db/outbox.py", "app/claims.py", "app/draft.py"
 STOPPING = "           and (stopping_until is null or stopping_until <= app_now())\n"
@@ -519,6 +519,45 @@ MUTANTS = (
         old="             where next_check_at <= app_now()\n",
         new="",
         tests="tests/test_hooks.py said_once",
+    ),
+    # --- installations
+    Mutant(
+        guard="one refresh at a time",
+        file=INSTALLATIONS,
+        old="           and refreshing_until <= app_now()\n",
+        new="",
+        tests="tests/test_installs.py refreshed_once",
+    ),
+    Mutant(
+        guard="tokens that come late",
+        file=INSTALLATIONS,
+        old="         where workspace = $1 and generation = $2\n        returning generation",
+        new="         where workspace = $1 and $2::int8 is not null\n        returning generation",
+        tests="tests/test_installs.py come_late",
+    ),
+    Mutant(
+        guard="a revocation that comes late",
+        file=INSTALLATIONS,
+        old="         where workspace = $1 and generation = $2 and status = 'active'\n"
+        "        returning workspace\n"
+        '        """,\n'
+        "        it.workspace,\n"
+        "        it.generation,\n"
+        "        error,",
+        new="         where workspace = $1 and $2::bigint is not null and status = 'active'\n"
+        "        returning workspace\n"
+        '        """,\n'
+        "        it.workspace,\n"
+        "        it.generation,\n"
+        "        error,",
+        tests="tests/test_installs.py come_late",
+    ),
+    Mutant(
+        guard="a link that is too old",
+        file=INSTALLATIONS,
+        old=" and created_at >= app_now() - $2::interval",
+        new=" and $2::interval is not null",
+        tests="tests/test_installs.py not_for_long",
     ),
     # --- recording and applying
     Mutant(

@@ -12,7 +12,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.db import gate, look, outbox, sessions
+from app.db import gate, hooks, installations, look, outbox, sessions
 from app.errors import SchemaError
 from app.machine import Phase
 from app.migrate import LATEST, LOCK, MIGRATIONS, migrate, require_latest
@@ -197,6 +197,19 @@ async def test_sessions_of_before_may_be_written_to(empty):
 
     assert await outbox.claim(conn, sender="me", lease=timedelta(minutes=1)) is not None
     assert not await sessions.unmute(conn, 1, actor="me")
+    await conn.close()
+
+
+async def test_installations_come_to_a_database_that_has_hooks(empty):
+    """Hooks stay as they are, and nobody has installed the app before it could be."""
+    await migrate_to("0008", empty)
+    conn = await asyncpg.connect(empty)
+    await conn.execute("insert into hooks (source, integration_id, url) values ('s', 1, 'u')")
+
+    await migrate(empty)
+
+    assert len(await hooks.all_of_them(conn)) == 1
+    assert await installations.all_of_them(conn) == []
     await conn.close()
 
 

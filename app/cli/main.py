@@ -7,6 +7,7 @@ from app.cli import (
     dev,
     doctor,
     events,
+    installs,
     outbox,
     purge,
     reconcile,
@@ -40,6 +41,7 @@ app.add_typer(sessions.app, name="sessions")
 app.add_typer(events.app, name="events")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(webhook.app, name="webhook")
+app.add_typer(installs.app, name="installs")
 
 
 def main() -> None:

@@ -272,13 +272,15 @@ class ShortcutClient:
             raise ShortcutUnavailable(f"{what}: the answer is not JSON", uncertain=writes) from None
 
     async def _exchange(self, method: str, path: str, body: Mapping[str, object] | None) -> bytes:
+        token = {"Shortcut-Token": self._token.get_secret_value()}
+        return await self._send(method, path, body, token)
+
+    async def _send(
+        self, method: str, path: str, body: Mapping[str, object] | None, token: Mapping[str, str]
+    ) -> bytes:
         # Not compressed: a few kilobytes could unpack to gigabytes before they are counted.
-        headers = {
-            "Shortcut-Token": self._token.get_secret_value(),
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-        }
-        url = self._base + path
+        headers = {**token, "Accept": "application/json", "Accept-Encoding": "identity"}
+        url = self._url(path)
         async with self._http.stream(method, url, json=body, headers=headers) as response:
             _check(response, f"{method} {path}", writes=method != "GET")
             received = bytearray()
@@ -289,6 +291,9 @@ class ShortcutClient:
                         f"{method} {path}: the answer is too large", uncertain=method != "GET"
                     )
         return bytes(received)
+
+    def _url(self, path: str) -> str:
+        return self._base + path
 
 
 def sendable(comment: str) -> str:
