@@ -24,25 +24,26 @@ _CLOSE = ((b"connection", b"close"),)
 log = structlog.get_logger(__name__)
 
 
+class _Deaf:
+    """uvicorn wakes the task of a request whose client has gone; here is none."""
+
+    def set(self) -> None:
+        pass
+
+
 class _Pending:
-    """Stands where uvicorn keeps the request that is being answered, and hears the answer."""
+    """Stands where uvicorn keeps the request that is being answered, and hears the answer.
 
-    __slots__ = (
-        "_delivery",
-        "_headers",
-        "_lane",
-        "disconnected",
-        "keep_alive",
-        "message_event",
-        "response_complete",
-    )
+    What it is about it has only until then: an idle connection keeps no body, and one that has
+    gone is freed at once, not when cycles are looked for.
+    """
 
-    def __init__(self, lane: "FastLane") -> None:
-        self._lane = lane
-        self.message_event = self
+    __slots__ = ("_about", "disconnected", "keep_alive", "response_complete")
 
-    def begin(self, delivery: Delivery, headers: Headers) -> None:
-        self._delivery, self._headers = delivery, headers
+    message_event = _Deaf()
+
+    def begin(self, lane: "FastLane", delivery: Delivery, headers: Headers) -> None:
+        self._about: tuple[FastLane, Delivery, Headers] | None = (lane, delivery, headers)
         self.response_complete = False
         self.disconnected = False
         self.keep_alive = True
@@ -58,14 +59,14 @@ class _Pending:
         self._tell(error)
 
     def _tell(self, outcome: Outcome | Unrecorded) -> None:
+        assert self._about is not None
+        lane, delivery, headers = self._about
+        self._about = None
         try:
-            self._lane.tell(self._delivery, self._headers, outcome)
+            lane.tell(delivery, headers, outcome)
         except Exception:  # It must not cost the others of its batch their answers.
             log.exception("answer.broke")
-            self._lane.transport.abort()
-
-    def set(self) -> None:
-        """uvicorn wakes the task of a request whose client has gone; here is none."""
+            lane.transport.abort()
 
 
 class FastLane(HttpToolsProtocol):
@@ -77,7 +78,7 @@ class FastLane(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         app = self.config.loaded_app
         self._door = app if isinstance(app, Door) else None
-        self._pending = _Pending(self)
+        self._pending = _Pending()
         #: The body so far of what may be a whole delivery; None while there is no such request.
         self._held: bytes | None = None
 
@@ -140,7 +141,7 @@ class FastLane(HttpToolsProtocol):
         delivery = self._door.take_whole(source, body, self.headers, self._pending)
         if delivery is None:
             return False
-        self._pending.begin(delivery, self.headers)
+        self._pending.begin(self, delivery, self.headers)
         self.cycle = self._pending  # type: ignore[assignment]
         return True
 

@@ -1281,6 +1281,64 @@ MUTANTS = (
         tests="tests/test_cli.py owed",
     ),
     Mutant(
+        guard="no time of receipt is to come",
+        file=EVENTS,
+        old="least(received_at, app_now())",
+        new="coalesce(received_at, app_now())",
+        tests="tests/test_spool.py is_the_present",
+    ),
+    Mutant(
+        guard="what was spooled keeps its time of receipt",
+        file=EVENTS,
+        old="least(received_at, app_now())",
+        new="app_now()",
+        tests="tests/test_spool.py is_the_present",
+    ),
+    Mutant(
+        guard="only what is in quarantine is read anew",
+        file=EVENTS,
+        old="where id = $1 and status = 'quarantined'",
+        new="where id = $1",
+        tests=f"{OPERATE} in_quarantine",
+    ),
+    # --- connections, health, figures, tokens
+    Mutant(
+        guard="what is answered is let go of",
+        file="app/fastlane.py",
+        old="        self._about = None\n",
+        new="",
+        tests="tests/test_connection.py freed_at_once",
+    ),
+    Mutant(
+        guard="one query for however many ask whether this is ready",
+        file="app/health.py",
+        old="Shared(partial(_database_fault, pool), singly=True)",
+        new="Shared(partial(_database_fault, pool))",
+        tests="tests/test_metrics.py asked_once",
+    ),
+    Mutant(
+        guard="the token of the figures",
+        file="app/health.py",
+        old="dependencies=[] if is_open else [Depends(admit)]",
+        new="dependencies=[]",
+        tests="tests/test_metrics.py token",
+    ),
+    Mutant(
+        guard="wrong tokens are bounded",
+        file="app/api/guard.py",
+        old="        self._attempts.admit(address)\n",
+        new="",
+        tests="tests/test_api.py wrong_tokens",
+    ),
+    Mutant(
+        guard="addresses that are counted are bounded",
+        file="app/api/guard.py",
+        old="        if len(self._failures) > MOST_ADDRESSES:\n"
+        "            self._failures.popitem(last=False)\n",
+        new="",
+        tests="tests/test_api.py addresses",
+    ),
+    Mutant(
         guard="the nonce of a replay",
         file=EVENTS,
         old="              from noted\n"

@@ -1,12 +1,14 @@
 """Connections that bring no request, or bring it slowly, or bring too much of it."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from app.connection import Connection
 from app.shortcut.signature import sign
 from tests import shapes
 from tests.locks import until
@@ -277,6 +279,37 @@ async def test_deliveries_that_wait_are_bounded_in_bytes(database, conn):
     assert refused == {503}
     assert 4 <= len(accepted) <= 10
     assert await conn.fetchval("select count(*) from events") == len(accepted)
+
+
+def _connections() -> int:
+    """How many connections' objects there are, in use or not."""
+    return sum(isinstance(found, Connection) for found in gc.get_objects())
+
+
+async def test_a_connection_that_is_gone_is_freed_at_once(database):
+    """Whatever it has brought, it leaves nothing that waits for the collector of cycles."""
+    body = shapes.labelled(1)
+    signed = b"Payload-Signature: " + sign(SECRET.encode(), body).encode()
+    wholes = [
+        b"POST /webhooks/shortcut HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n\r\n%s"
+        % (len(body), header, body)
+        for header in (signed, b"X: y")
+    ]
+    begins = (b"", SLOW_HEAD, SLOW_HEAD + b"Content-Length: 50000\r\n\r\n" + b" " * 1000)
+    async with receiver(database) as service:
+        gc.collect()
+        before = _connections()
+        gc.disable()
+        try:
+            for sent in (*wholes, *begins):
+                reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+                writer.write(sent)
+                if sent in wholes:
+                    await reader.readuntil(b"\r\n\r\n")
+                writer.close()
+            await until(lambda: asyncio.sleep(0.01, _connections() == before))
+        finally:
+            gc.enable()
 
 
 def _resident(pid: int) -> int:

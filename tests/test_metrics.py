@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app import live
 from app.api.guard import MOST_FAILURES
 from app.counts import OUTCOMES, Counts, room
 from app.db.connect import Database
@@ -183,9 +184,13 @@ def test_processes_count_together():
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/metrics"])
-async def test_however_many_ask_the_database_is_asked_once(database, conn, connect, path):
+async def test_however_many_ask_the_database_is_asked_once(
+    database, conn, connect, path, monkeypatch
+):
     """A hundred who ask while it hangs cost one connection; alive is answered meanwhile."""
     locker = await connect()
+    # Nothing is shared only for having been asked a moment ago.
+    monkeypatch.setattr(live, "SHARED_SECONDS", 0.0)
     held = {"/readyz": "alembic_version", "/metrics": "patch_sessions"}[path]
     async with receiver(database, api_token=TOKEN) as service:
         async with locker.transaction():
@@ -196,8 +201,9 @@ async def test_however_many_ask_the_database_is_asked_once(database, conn, conne
             ]
 
             await until(lambda: conn.fetchval(f"select 1 = ({WAITING})"))
-            assert (await service.client.get("/livez")).status_code == 200
-            assert await conn.fetchval(WAITING) == 1
+            for _ in range(20):
+                assert (await service.client.get("/livez")).status_code == 200
+                assert await conn.fetchval(WAITING) == 1
         answers = await asyncio.gather(*asking)
 
     assert {answer.status_code for answer in answers} == {200}

@@ -228,6 +228,16 @@ async def test_what_another_version_could_not_read_is_read_anew(ladder, conn):
     assert (await ladder.session())["status"] == "clarified"
 
 
+async def test_only_what_is_in_quarantine_is_read_anew(ladder, conn):
+    """An event that has left it meanwhile stays what it was read as."""
+    await ladder.deliver(shapes.labelled(1))
+    before = dict(await look.event(conn, 1))
+
+    await events.read_anew(conn, 1, read("shortcut", shapes.labelled(2), [])._replace(kind="v2"))
+
+    assert dict(await look.event(conn, 1)) == before
+
+
 async def test_what_can_not_be_read_is_not_replayed(ladder, conn):
     """It would only lose its place in quarantine: the plan.text why, with this version's words."""
     await ladder.record(b"{")

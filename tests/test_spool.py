@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -150,6 +150,29 @@ async def test_another_process_s_spool_is_brought_in(database, conn, tmp_path):
     async with receiver(database, spool_dir=tmp_path):
         await until(recorded(conn, 300))
         await until(lambda: asyncio.sleep(0, not kept(tmp_path)))
+
+
+async def test_a_time_of_receipt_that_is_to_come_is_the_present(database, conn, tmp_path):
+    """What was spooled keeps its time, unless this machine's clock is ahead of the database's."""
+    before = await conn.fetchval("select now()")
+    bodies = [shapes.labelled(story) for story in (1, 2)]
+    times = [long_ago(), now() + timedelta(days=1)]
+    with closing(SpoolFile(tmp_path / FILE, limit_bytes=MIB)) as file:
+        file.append(
+            [
+                Spooled(source="shortcut", body=body, headers="{}", received_at=at)
+                for body, at in zip(bodies, times, strict=True)
+            ]
+        )
+    async with receiver(database, spool_dir=tmp_path):
+        await until(recorded(conn, 2))
+
+    received = {
+        row["body"]: row["received_at"]
+        for row in await conn.fetch("select body, received_at from events")
+    }
+    assert received[bodies[0]] == times[0]
+    assert before < received[bodies[1]] < await conn.fetchval("select now()")
 
 
 async def test_a_crash_after_the_commit_makes_duplicates(database, conn, tmp_path):
