@@ -16,9 +16,11 @@ from app.db import gate, look
 from app.db.spool import Spooled, SpoolFile
 from app.machine import Status
 from app.processes import argv
+from app.simulator.records import PEOPLE
 from app.spool import FILE
 from tests import shapes
 from tests.ladder import DRAFT, comment
+from tests.office import TOKEN, simulated
 from tests.service import SECRET
 
 ROOT = Path(__file__).parent.parent
@@ -371,3 +373,44 @@ async def test_a_shell_can_complete_commands():
     out, _ = await process.communicate()
 
     assert out.split() == [b"sessions"]
+
+
+async def test_what_was_never_delivered_is_found_by_command(draftgate, conn):
+    """Since a time that one says, and from then on since the last time."""
+    async with simulated() as (simulation, url):
+        story = simulation.workspace.create_story(PEOPLE[0], {"name": "Export"})
+        simulation.workspace.update_stories(PEOPLE[0], [story.id], {}, labels_add=["patch"])
+        api = {
+            **GOOD,
+            "DRAFTGATE_SHORTCUT_API_URL": url,
+            "DRAFTGATE_SHORTCUT_API_TOKEN": TOKEN,
+        }
+
+        never = await draftgate("reconcile", **api)
+        found = await draftgate("reconcile", "--since", "2020-01-01", "--json", **api)
+        again = await draftgate("reconcile", "--json", **api)
+
+    assert (never.code, "say --since when" in never.err) == (1, True)
+    assert found.json == [{"source": "shortcut", "stories": 1, "events": 2, "more": False}]
+    assert again.json == [{"source": "shortcut", "stories": 1, "events": 0, "more": False}]
+    assert await conn.fetchval("select count(*) from events where status = 'pending'") == 2
+
+
+async def test_without_a_token_nothing_can_be_found(draftgate):
+    """It says what is missing."""
+    done = await draftgate("reconcile", "--since", "2020-01-01", **GOOD)
+
+    assert (done.code, "no source has an API token" in done.err) == (1, True)
+
+
+async def test_a_muted_story_is_let_go_on_by_command(draftgate, ladder):
+    """It says what it will do; a story that is not muted is refused."""
+    await ladder.clarified()
+    refused = await draftgate("sessions", "unmute", "1", "--yes")
+    await ladder.conn.execute("update patch_sessions set muted_at = now()")
+
+    done = await draftgate("sessions", "unmute", "1", "--yes")
+
+    assert (refused.code, "is not muted" in refused.err) == (1, True)
+    assert (done.code, "What is owed to it will be sent" in done.out) == (0, True)
+    assert (await ladder.session())["muted_at"] is None

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -538,6 +539,25 @@ async def test_the_client_reads_and_writes_the_simulated_workspace() -> None:
         assert await sim.client.find_comment(sc_id, "mark") == posted
         assert await sim.client.comment_text(sc_id, reply) == "Or none?"
         assert (await sim.client.me()).member_id == AGENT_ID
+
+
+async def test_a_story_s_history_leaves_out_what_comments_say() -> None:
+    """It has the form of version 1 deliveries; searches find what has changed since a time."""
+    async with simulated() as sim:
+        sc_id = await sim.sc_id()
+        since = (await sim.client.changed_since(datetime(2020, 1, 1, tzinfo=UTC)))[-1].updated_at
+        said = await sim.client.post_comment(sc_id, "Which columns?", "mark")
+
+        history = await sim.client.history(sc_id)
+        found = await sim.client.changed_since(since)
+
+        assert {change["version"] for change in history} == {"v1"}
+        assert [action["id"] for action in history[-1]["actions"]] == [said, sc_id]
+        assert "text" not in history[-1]["actions"][0]
+        assert found[-1].sc_id == sc_id
+        assert found[-1].labels == ("billing",)
+        with pytest.raises(ShortcutRefused):
+            await sim.client.history(1)
 
 
 async def test_a_deleted_comment_is_gone_for_the_client() -> None:
