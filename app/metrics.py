@@ -1,5 +1,6 @@
 """Figures for Prometheus: what the door counts, what waits, and what it waits for."""
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -86,7 +87,7 @@ async def _state(spool: Spool) -> SpoolState | None:
 
 async def _found(pool: Pool) -> Found | None:
     try:
-        async with take(pool, timeout_seconds=TIMEOUT_SECONDS) as conn:
+        async with asyncio.timeout(TIMEOUT_SECONDS), take(pool) as conn:
             return Found(
                 backlog=await stats.backlog(conn),
                 sessions=await stats.sessions_by_status(conn, list(Status)),

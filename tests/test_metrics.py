@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app import live
+from app import live, metrics
 from app.api.guard import MOST_FAILURES
 from app.counts import OUTCOMES, Counts, room
 from app.db.connect import Database
@@ -141,6 +141,18 @@ async def test_without_the_database_the_rest_is_told(tmp_path):
     assert 0 < told["draftgate_spool_used_bytes"] < told["draftgate_spool_limit_bytes"]
     assert told["draftgate_deliveries_total spooled"] == 1
     assert not [name for name in told if name.startswith("draftgate_sessions")]
+
+
+async def test_figures_do_not_wait_for_a_database_that_hangs(database, connect, monkeypatch):
+    """After a moment the page comes without what it would have told, and says so."""
+    monkeypatch.setattr(metrics, "TIMEOUT_SECONDS", 0.2)
+    locker = await connect()
+    async with receiver(database, api_token=TOKEN) as service, locker.transaction():
+        await locker.execute("lock table patch_sessions")
+        told = await figures(service)
+
+    assert told["draftgate_database_up"] == 0
+    assert told["draftgate_deliveries_waiting"] == 0
 
 
 async def test_figures_are_for_those_who_have_the_token(database):
