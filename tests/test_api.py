@@ -2,12 +2,15 @@
 
 import base64
 import json
+import re
 from contextlib import asynccontextmanager
 
 import pytest
 
 from app.api import guard
 from app.api.guard import MOST_FAILURES
+from app.api.routes import router
+from app.console import actions, pages
 from app.db import gate, look, sessions
 from app.db.connect import Database
 from app.errors import Rejected, SettingsError
@@ -371,6 +374,19 @@ async def test_a_database_that_is_away_is_503():
 
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
     assert answer.headers["Retry-After"]
+
+
+def test_whatever_the_console_does_the_api_does():
+    """Each form but that of signing in and out has its route, and each page that lists or shows."""
+    console = {
+        re.sub(r"{\w+}", "{}", route.path)
+        for route in (*pages.router.routes, *actions.router.routes)
+    }
+    here = {re.sub(r"{\w+}", "{}", route.path.removeprefix("/api/v1")) for route in router.routes}
+
+    # The overview is `stats`; drafts and late results are part of their session.
+    inside = {"/", "/find", "/sessions/{}/drafts/{}", "/sessions/{}/drafts/{}/patch"}
+    assert console - here == {*inside, "/sessions/{}/late/{}"}
 
 
 async def test_the_description_has_every_route_with_examples(api):

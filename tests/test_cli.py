@@ -11,10 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import typer
 
+from app.cli.main import app
 from app.db import gate, look
 from app.db.spool import Spooled, SpoolFile
 from app.machine import Status
+from app.operate import Action
 from app.processes import argv
 from app.simulator.records import PEOPLE
 from app.spool import FILE
@@ -91,6 +94,9 @@ async def test_an_action_says_what_it_does_and_asks(draftgate, ladder):
 
     no = await draftgate("sessions", "retry", "1", said="n\n")
     assert "It will be drafted again" in no.out
+    assert (no.code, no.err) == (1, "draftgate: called off; nothing was changed\n")
+    dry = (await draftgate("sessions", "retry", "1", "--dry-run", "--json")).json
+    assert (dry["done"], "It will be drafted again" in dry["plan"]) == (False, True)
     assert (await ladder.session())["status"] == "failed"
 
     yes = await draftgate("sessions", "retry", "sc-1", said="y\n")
@@ -101,9 +107,29 @@ async def test_an_action_says_what_it_does_and_asks(draftgate, ladder):
     again = await draftgate("sessions", "retry", "1", "--yes")
     assert (again.code, again.out) == (1, "")
     assert again.err == "draftgate: sc-1 is clarified. This is for what is failed.\n"
-    assert (await draftgate("sessions", "close", "1", "--yes")).code == 0
+    closed = await draftgate("sessions", "close", "1", "--json", said="y\n")
+    assert (closed.json["done"], "Go on?" in closed.err) == (True, True)
     assert (await draftgate("sessions", "reopen", "1", "--yes")).code == 0
     assert (await ladder.session())["status"] == "clarified"
+
+
+def test_every_answer_can_be_read_by_scripts():
+    """Each command that ends with an answer has `--json`; each that asks has `--yes`."""
+    commands = dict(_commands(typer.main.get_command(app)))
+    options = {name: {o for p in c.params for o in p.opts} for name, c in commands.items()}
+
+    without = {name for name, known in options.items() if "--json" not in known}
+    assert without == {"dev", "serve", "worker", "migrate", "simulate"}
+    acts = {name for name, known in options.items() if "--dry-run" in known}
+    assert acts <= {name for name, known in options.items() if "--yes" in known}
+    assert {f"sessions {action}" for action in Action} <= acts
+
+
+def _commands(command, name=""):
+    for word, inner in getattr(command, "commands", {}).items():
+        yield from _commands(inner, f"{name} {word}".strip())
+    if not hasattr(command, "commands"):
+        yield name, command
 
 
 async def test_a_session_is_shown(draftgate, ladder):

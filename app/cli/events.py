@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.common import ask_database, errors_as_exit_codes, fail, out
-from app.cli.options import After, AsJson, Limit, Number, OfStory, Yes, agreed, me
+from app.cli.options import After, AsJson, DryRun, Limit, Number, OfStory, Yes, carry_out, me
 from app.cli.show import print_fields, print_json, print_page, print_table, print_text
 from app.db import look
 from app.db.connect import Connection
@@ -57,15 +57,19 @@ def show_event(event: Number, as_json: AsJson = False) -> None:
 
 
 @app.command("replay")
-def replay_event(event: Number, yes: Yes = False) -> None:
+def replay_event(
+    event: Number, yes: Yes = False, dry_run: DryRun = False, as_json: AsJson = False
+) -> None:
     """Interpret an event again, as if it had just come in."""
     with errors_as_exit_codes():
         row = ask_database(lambda conn: _event(conn, event))
-        if not agreed(plan_replay(row), yes=yes):
-            return
-        done = ask_database(lambda conn: replay(conn, event, actor=me()))
-        said = "It is pending" if done is Replay.REPLAYED else "It was pending already"
-        out.print(f"{said}: see `draftgate events show {event}`.")
+
+        def do() -> str:
+            done = ask_database(lambda conn: replay(conn, event, actor=me()))
+            said = "It is pending" if done is Replay.REPLAYED else "It was pending already"
+            return f"{said}: see `draftgate events show {event}`."
+
+        carry_out(plan_replay(row), do, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 async def _event(conn: Connection, event_id: int) -> dict[str, Any]:

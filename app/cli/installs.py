@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from app.cli.common import ask_database, errors_as_exit_codes, fail, out
-from app.cli.options import AsJson, Yes, agreed
+from app.cli.options import AsJson, DryRun, Yes, carry_out
 from app.cli.show import print_json, print_table
 from app.db import installations
 from app.db.connect import Connection
@@ -36,25 +36,33 @@ def list_installs(as_json: AsJson = False) -> None:
 
 
 @app.command("link")
-def link() -> None:
+def link(as_json: AsJson = False) -> None:
     """Print a link by which a workspace's admin installs the app; good once, for ten minutes."""
     with errors_as_exit_codes():
-        out.print(_ask(Installs.begin), soft_wrap=True, markup=False)
+        url = _ask(Installs.begin)
+        if as_json:
+            print_json({"url": url})
+        else:
+            out.print(url, soft_wrap=True, markup=False)
 
 
 @app.command("disconnect")
 def disconnect(
     workspace: Annotated[str, typer.Argument(metavar="WORKSPACE", help="As `list` shows it.")],
     yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Forget a workspace's tokens: nothing is read or written there any more."""
     said = f"The tokens of {workspace} are forgotten. Uninstall the app in Shortcut, too."
     with errors_as_exit_codes():
-        if not agreed(Plan(said, True), yes=yes):
-            return
-        if not ask_database(lambda conn: installations.disconnect(conn, workspace)):
-            fail(f"the app is not installed in {workspace}")
-        out.print("Done.")
+
+        def do() -> str:
+            if not ask_database(lambda conn: installations.disconnect(conn, workspace)):
+                fail(f"the app is not installed in {workspace}")
+            return "Done."
+
+        carry_out(Plan(said, True), do, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _ask(do: Callable[[Installs], Awaitable[T]]) -> T:

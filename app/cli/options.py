@@ -1,12 +1,13 @@
 """Arguments and options that several commands have, and the question before an action."""
 
 import getpass
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from app.cli.common import fail
-from app.cli.show import print_text
+from app.cli.common import err, fail
+from app.cli.show import print_json, print_text
 from app.db.look import Cursor
 from app.operate import Plan, actor
 from app.shortcut.values import story_number
@@ -28,6 +29,7 @@ def _cursor(text: str) -> Cursor:
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one document on one line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")]
 After = Annotated[
     Cursor | None,
@@ -45,15 +47,38 @@ Number = Annotated[int, typer.Argument(metavar="NUMBER", min=1, max=2**63 - 1)]
 
 
 def agreed(plan: Plan, *, yes: bool, quiet: bool = False) -> bool:
-    """Says what will be done and asks; fails where it can't be done.
+    """Says what will be done and asks; fails where it can't be done, or is not agreed to.
 
-    `quiet` says nothing where nothing is asked either, for output that is JSON alone.
+    `quiet` leaves the output to JSON: what is asked is asked beside it, on stderr.
     """
     if not plan.possible:
         fail(plan.text)
-    if not (yes and quiet):
+    if not quiet:
         print_text(plan.text)
-    return yes or typer.confirm("Go on?")
+    elif not yes:
+        print_text(plan.text, to=err)
+    if not (yes or typer.confirm("Go on?", err=quiet)):
+        fail("called off; nothing was changed")
+    return True
+
+
+def carry_out(
+    plan: Plan,
+    do: Callable[[], str],
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Says what will be done, asks, does it, and says what `do` says of it."""
+    if not plan.possible:
+        fail(plan.text)
+    done = not dry_run and agreed(plan, yes=yes, quiet=as_json)
+    said = do() if done else ""
+    if as_json:
+        print_json({"plan": plan.text, "done": done})
+    else:
+        print_text(said or plan.text)
 
 
 def me() -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.common import ask_database, errors_as_exit_codes, fail, out
-from app.cli.options import After, AsJson, Limit, Number, Yes, agreed, me
+from app.cli.options import After, AsJson, DryRun, Limit, Number, Yes, carry_out, me
 from app.cli.show import print_fields, print_json, print_page, print_text
 from app.db import look
 from app.db.connect import Connection
@@ -50,6 +50,8 @@ def retry_comments(
         typer.Argument(metavar="NUMBER...", min=1, max=2**63 - 1, help="As `list` shows them."),
     ],
     yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """failed -> pending: send comments that were given up; none is ever posted twice."""
 
@@ -59,13 +61,15 @@ def retry_comments(
     with errors_as_exit_codes():
         plans = [plan_resend(entry) for entry in ask_database(entries)]
         impossible = [plan for plan in plans if not plan.possible]
-        said = "\n".join(plan.text for plan in impossible or plans)
-        if not agreed(Plan(said, not impossible), yes=yes):
-            return
-        retried = ask_database(lambda conn: resend(conn, numbers, actor=me()))
-        if left := sorted(set(numbers) - set(retried)):
-            fail(f"not failed now, and so left alone: {', '.join(map(str, left))}")
-        out.print("Done.")
+        plan = Plan("\n".join(plan.text for plan in impossible or plans), not impossible)
+        carry_out(plan, lambda: _resend(numbers), yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _resend(numbers: list[int]) -> str:
+    retried = ask_database(lambda conn: resend(conn, numbers, actor=me()))
+    if left := sorted(set(numbers) - set(retried)):
+        fail(f"not failed now, and so left alone: {', '.join(map(str, left))}")
+    return "Done."
 
 
 async def _entry(conn: Connection, outbox_id: int) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from app.cli.common import ask_database, errors_as_exit_codes, fail, out
 from app.cli.options import (
     After,
     AsJson,
+    DryRun,
     Limit,
     OfStory,
     Story,
     Workspace,
     Yes,
-    agreed,
+    carry_out,
     me,
 )
 from app.cli.show import print_fields, print_json, print_page, print_table, print_text, readable
@@ -104,33 +105,63 @@ def _print_patch(title: str, made: dict[str, Any]) -> None:
 
 
 @app.command("retry")
-def retry_session(story: Story, workspace: Workspace = None, yes: Yes = False) -> None:
+def retry_session(
+    story: Story,
+    workspace: Workspace = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
     """failed -> clarified: try again with fresh attempts."""
-    _act(story, workspace, Action.RETRY, yes=yes)
+    _act(story, workspace, Action.RETRY, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("release")
-def release_session(story: Story, workspace: Workspace = None, yes: Yes = False) -> None:
+def release_session(
+    story: Story,
+    workspace: Workspace = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
     """Take the session from its worker, whose result will count for nothing."""
-    _act(story, workspace, Action.RELEASE, yes=yes)
+    _act(story, workspace, Action.RELEASE, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("close")
-def close_session(story: Story, workspace: Workspace = None, yes: Yes = False) -> None:
+def close_session(
+    story: Story,
+    workspace: Workspace = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
     """Close the session, and stop the worker that owns it."""
-    _act(story, workspace, Action.CLOSE, yes=yes)
+    _act(story, workspace, Action.CLOSE, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("reopen")
-def reopen_session(story: Story, workspace: Workspace = None, yes: Yes = False) -> None:
+def reopen_session(
+    story: Story,
+    workspace: Workspace = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
     """closed -> opened: have it drafted after all."""
-    _act(story, workspace, Action.REOPEN, yes=yes)
+    _act(story, workspace, Action.REOPEN, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("unmute")
-def unmute_session(story: Story, workspace: Workspace = None, yes: Yes = False) -> None:
+def unmute_session(
+    story: Story,
+    workspace: Workspace = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
     """Let a story that was written to too often go on."""
-    _act(story, workspace, Action.UNMUTE, yes=yes)
+    _act(story, workspace, Action.UNMUTE, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("adopt")
@@ -142,9 +173,19 @@ def adopt_late_result(
     ],
     workspace: Workspace = None,
     yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Take a late result, which came from a worker that had lost its claim, as the draft."""
-    _act(story, workspace, Action.ADOPT, yes=yes, generation=generation)
+    _act(
+        story,
+        workspace,
+        Action.ADOPT,
+        yes=yes,
+        dry_run=dry_run,
+        as_json=as_json,
+        generation=generation,
+    )
 
 
 def _act(
@@ -152,17 +193,19 @@ def _act(
     workspace: str | None,
     action: Action,
     *,
-    yes: bool,
     generation: int | None = None,
+    **way: bool,
 ) -> None:
     with errors_as_exit_codes():
         row = ask_database(lambda conn: _session(conn, story, workspace))
-        if not agreed(plan(row, action), yes=yes):
-            return
-        do: dict[str, Any] = {"actor": me(), "generation": generation}
-        if not ask_database(lambda conn: act(conn, row["id"], action, **do)):
-            fail(f"there is nothing of the kind for sc-{story} now; nothing was changed")
-        out.print("Done.")
+
+        def do() -> str:
+            given: dict[str, Any] = {"actor": me(), "generation": generation}
+            if not ask_database(lambda conn: act(conn, row["id"], action, **given)):
+                fail(f"there is nothing of the kind for sc-{story} now; nothing was changed")
+            return "Done."
+
+        carry_out(plan(row, action), do, **way)
 
 
 async def _session(conn: Connection, story: int, workspace: str | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -49,9 +50,9 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
-def print_text(text: str) -> None:
+def print_text(text: str, *, to: Console = out) -> None:
     """Untrusted text as it is."""
-    out.print(escape(visible(text)), soft_wrap=True)
+    to.print(escape(visible(text)), soft_wrap=True)
 
 
 def print_fields(row: Mapping[str, Any]) -> None:

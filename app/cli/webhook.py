@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from app.cli.common import ask_database, errors_as_exit_codes, out, settings_and_logs
-from app.cli.options import AsJson, Yes, agreed
+from app.cli.options import AsJson, DryRun, Yes, agreed, carry_out
 from app.cli.show import print_json, print_table
 from app.db import hooks as db
 from app.db.connect import Connection
@@ -35,6 +35,7 @@ def register(
         int | None,
         typer.Option(min=1, max=2**63 - 1, help="Take over the one that has this id instead."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Register a webhook at Shortcut, with the source's first secret, and watch it from now on."""
 
@@ -48,8 +49,7 @@ def register(
         return await hooks.register(source)
 
     with errors_as_exit_codes():
-        hook = _ask(ask, source)
-        out.print(f"Webhook {hook.integration_id} leads to {hook.url}.", soft_wrap=True)
+        _say(_ask(ask, source), as_json=as_json)
 
 
 @app.command("status")
@@ -72,24 +72,36 @@ def status(as_json: AsJson = False) -> None:
 
 
 @app.command("rotate")
-def rotate(source: OfSource = SOURCE, yes: Yes = False) -> None:
+def rotate(source: OfSource = SOURCE, yes: Yes = False, as_json: AsJson = False) -> None:
     """Register the webhook anew with the first secret, then delete the one before it."""
     said = "A new webhook is made with the first secret, and the old one is deleted."
     with errors_as_exit_codes():
-        if not agreed(Plan(f"{said} Keep the old secret as second for a while.", True), yes=yes):
-            return
-        hook = _ask(lambda hooks, known: hooks.register(_one(known).source), source)
-        out.print(f"Webhook {hook.integration_id} leads to {hook.url}.", soft_wrap=True)
+        plan = Plan(f"{said} Keep the old secret as second for a while.", True)
+        if agreed(plan, yes=yes, quiet=as_json):
+            hook = _ask(lambda hooks, known: hooks.register(_one(known).source), source)
+            _say(hook, as_json=as_json)
 
 
 @app.command("remove")
-def remove(source: OfSource = SOURCE, yes: Yes = False) -> None:
+def remove(
+    source: OfSource = SOURCE, yes: Yes = False, dry_run: DryRun = False, as_json: AsJson = False
+) -> None:
     """Delete the webhook at Shortcut: nothing is delivered to this source any more."""
     with errors_as_exit_codes():
         plan = Plan(f"The webhook of {source} is deleted, and nothing is delivered.", True)
-        if agreed(plan, yes=yes):
+
+        def do() -> str:
             _ask(lambda hooks, known: hooks.remove(_one(known)), source)
-            out.print("Done.")
+            return "Done."
+
+        carry_out(plan, do, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _say(hook: Hook, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(hook))
+    else:
+        out.print(f"Webhook {hook.integration_id} leads to {hook.url}.", soft_wrap=True)
 
 
 def _one(known: Sequence[Hook]) -> Hook:
