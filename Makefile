@@ -112,9 +112,11 @@ bench-smoke: $(PEERS) ## Whether every measurement yields a figure at all
 	@$(BIN)/python -m benchmarks --scale smoke
 
 # Peers have their own environment: nothing of theirs gets near what is shipped.
-$(PEERS): requirements/bench.txt | install
+$(PEERS): requirements/bench.txt benchmarks/peers/fastify/package-lock.json | install
 	@echo "Installing the peers into .venv-bench" >&2
 	@$(PYTHON) -m venv .venv-bench >&2
 	@.venv-bench/bin/pip install -qq --disable-pip-version-check --require-hashes \
 		-r requirements/bench.txt >&2
+	@if command -v npm >/dev/null; then npm ci --silent --ignore-scripts --no-audit --no-fund \
+		--prefix benchmarks/peers/fastify >&2; else echo "No npm: without Fastify" >&2; fi
 	@touch $@

@@ -19,7 +19,7 @@ from rich.console import Console
 from app.embedded import postgres
 from benchmarks import answers, growth, pages, receive, report, servers, work
 from benchmarks.bench import FULL, POSTGRES, QUICK, SMOKE, Bench
-from benchmarks.database import sql
+from benchmarks.database import run_in, sql
 from benchmarks.figures import Figures
 
 RESULTS = Path(__file__).with_name("results")
@@ -38,6 +38,8 @@ def main() -> int:
     home.chmod(0o755)
     try:
         with postgres(home, options=POSTGRES) as dsn:
+            if scale is not SMOKE:
+                run_in(dsn)
             bench = Bench(scale=scale, server=dsn, home=home)
             failed = _measure(bench, options)
             results = _results(bench)

@@ -19,6 +19,8 @@ from benchmarks import payloads
 from benchmarks.payloads import Make
 
 CLIENTS = 16
+#: Of 16 MB each; as many as `min_wal_size` keeps.
+LOG_FILES = 120
 
 
 def sql(dsn: str, statement: str, *arguments: object) -> Any:
@@ -32,6 +34,20 @@ def sql(dsn: str, statement: str, *arguments: object) -> Any:
             await conn.close()
 
     return asyncio.run(execute())
+
+
+def run_in(dsn: str) -> None:
+    """Leaves the server with log files to write over, as one has that has run for a while.
+
+    A new server makes each file, 16 MB of zeros, while some commit waits for it.
+    """
+    sql(dsn, "create table run_in (number int)")
+    for number in range(LOG_FILES):
+        sql(dsn, "insert into run_in values ($1)", number)
+        sql(dsn, "select pg_switch_wal()")
+    sql(dsn, "drop table run_in")
+    sql(dsn, "checkpoint")
+    sql(dsn, "checkpoint")  # The first one's own file is only done with at the second.
 
 
 def record(dsn: str, make: Make, count: int, *, seed: int) -> None:

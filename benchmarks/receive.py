@@ -20,6 +20,7 @@ PEERS = {
         "truncate procrastinate_jobs, procrastinate_events, procrastinate_periodic_defers",
     ),
     "with_pgqueuer": ("pgqueuer", "truncate pgqueuer, pgqueuer_log"),
+    "fastify": ("fastify", "truncate fastify"),
     "webhook": (None, None),
 }
 #: What Draftgate is to reach over each.
@@ -45,6 +46,8 @@ def run(bench: Bench, *, peers: bool = True) -> None:
         others: dict[str, Callable[[], float]] = {"pgbench": _pgbench(bench, dsn, requests)}
         if peers:
             for name in PEERS:
+                if name == "fastify" and not (servers.FASTIFY / "node_modules").exists():
+                    continue
                 others[name] = _peer(bench, dsn, running, name, requests)
         _one(bench, dsn, ours, requests)  # Warms both up, and counts for nothing.
         everything: list[float] = []
@@ -77,12 +80,16 @@ def _one(bench: Bench, dsn: str, ours: Server, requests: Requests) -> float:
 
 def _costs(bench: Bench, dsn: str, ours: Server, requests: Requests) -> None:
     """Processor time of one delivery, in the receiver and in the database."""
-    sql(dsn, EMPTY)
-    receiver, database = ours.cpu_seconds, database_cpu_seconds(dsn)
-    done = counted(bench, dsn, ours, requests, "events")
-    each = 1e6 / done.requests
-    bench.figures.add("receiver_cpu", "µs", [(ours.cpu_seconds - receiver) * each])
-    bench.figures.add("database_cpu", "µs", [(database_cpu_seconds(dsn) - database) * each])
+    receivers, databases = [], []
+    for _ in range(bench.scale.rounds):
+        sql(dsn, EMPTY)
+        receiver, database = ours.cpu_seconds, database_cpu_seconds(dsn)
+        done = counted(bench, dsn, ours, requests, "events")
+        each = 1e6 / done.requests
+        receivers.append((ours.cpu_seconds - receiver) * each)
+        databases.append((database_cpu_seconds(dsn) - database) * each)
+    bench.figures.add("receiver_cpu", "µs", receivers)
+    bench.figures.add("database_cpu", "µs", databases)
 
 
 def _pgbench(bench: Bench, dsn: str, requests: Requests) -> Callable[[], float]:

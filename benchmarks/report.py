@@ -9,6 +9,7 @@ NAMES = {
     "textbook": "FastAPI, one INSERT per request",
     "with_procrastinate": "FastAPI + procrastinate",
     "with_pgqueuer": "FastAPI + PgQueuer",
+    "fastify": "Fastify + pg (Node)",
     "webhook": "webhook (Go, not durable)",
     "fastapi_noop": "FastAPI, empty route",
     "noop": "uvicorn, empty app",

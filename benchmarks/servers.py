@@ -16,6 +16,8 @@ from benchmarks.payloads import SECRET
 
 ROOT = Path(__file__).parent.parent
 PEERS_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
+#: Its packages are there where make found npm.
+FASTIFY = ROOT / "benchmarks" / "peers" / "fastify"
 START_SECONDS = 30
 DRAFTGATE = (sys.executable, "-m", "app.cli.main")
 NOT_LISTENING = """
@@ -77,12 +79,14 @@ def _settings(dsn: str, home: Path, more: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def peer(name: str, dsn: str, home: Path) -> Iterator[Server]:
-    """One of benchmarks/peers in one uvicorn process."""
+    """One of benchmarks/peers in one process: of node, else of uvicorn."""
     port = _free_port()
     command = [
         str(PEERS_PYTHON), "-m", "uvicorn", f"benchmarks.peers.{name}:app", "--port", str(port),
         "--no-access-log", "--log-level", "warning",
     ]  # fmt: skip
+    if name == "fastify":
+        command = ["node", str(FASTIFY / "server.js"), str(port)]
     with running(command, {"BENCH_DSN": dsn}, home / f"{name}.log", port) as server:
         yield server
 
