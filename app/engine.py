@@ -12,7 +12,7 @@ from app.errors import ShortcutUnavailable
 from app.outage import Outage
 from app.outbox import Sender
 from app.reconcile import Reconciler
-from app.wake import Bell, wait
+from app.wake import Bell, Ring, wait
 
 Tick = Callable[[], Awaitable[bool]]
 
@@ -58,11 +58,12 @@ class Engine:
                 loops.create_task(self._loop(tick))
             applier = await self.applier()
             if applier is not None:
-                for tick in (applier.tick, applier.read_tick, self.reconciler().tick):
+                loops.create_task(self._loop(applier.tick, Ring.EVENT))
+                for tick in (applier.read_tick, self.reconciler().tick):
                     loops.create_task(self._loop(tick))
 
-    async def _loop(self, tick: Tick) -> None:
-        ring, outage = self.bell.waiter(), Outage(tick.__name__)
+    async def _loop(self, tick: Tick, what: Ring = Ring.WORK) -> None:
+        ring, outage = self.bell.waiter(what), Outage(tick.__name__)
         while not self.stopping.is_set():
             # Cleared before looking, so that what comes in while looking is seen too.
             ring.clear()

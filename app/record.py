@@ -21,7 +21,7 @@ from app.model import Delivery
 from app.outage import Outage
 from app.shortcut import envelope
 from app.spool import Spool
-from app.wake import Bell, wait
+from app.wake import Bell, Ring, wait
 
 #: Most deliveries, and about most bytes, that one statement takes.
 BATCH_ROWS = 256
@@ -187,7 +187,7 @@ class Recorder:
         distinct = {(d.source, d.dedupe_key): d for d, _, _ in batch}
         new = await events.record(conn, list(distinct.values()))
         if new:
-            self._bell.ring()
+            self._bell.ring(Ring.EVENT)
         # Only after the next batch is on its way, so that the database need not wait for it.
         asyncio.get_running_loop().call_soon(_tell, batch, new)
         self._count(batch)
@@ -262,7 +262,7 @@ class Recorder:
             async with asyncio.timeout(self._commit_seconds):
                 conn = await self._way_back.connection()
                 if await events.record(conn, list(distinct.values())):
-                    self._bell.ring()
+                    self._bell.ring(Ring.EVENT)
             return batch
         except AWAY:
             raise

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 
 import asyncpg
 import structlog
@@ -19,6 +20,15 @@ RECONNECT_SECONDS = 1.0
 log = structlog.get_logger(__name__)
 
 
+class Ring(StrEnum):
+    """What there may be to do; as the payload of a NOTIFY."""
+
+    #: An event was recorded: whoever applies events looks, and nobody else need.
+    EVENT = "event"
+    #: Anything.
+    WORK = ""
+
+
 class Bell:
     """Tells this process's loops, and by NOTIFY those of others, that there may be work.
 
@@ -28,22 +38,28 @@ class Bell:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._rung = asyncio.Event()
-        self._waiters: list[asyncio.Event] = []
+        self._owed: set[Ring] = set()
+        self._waiters: list[tuple[asyncio.Event, Ring]] = []
 
-    def ring(self) -> None:
+    def ring(self, what: Ring = Ring.WORK) -> None:
         """Says that there is work, here and to other processes."""
-        self._wake()
+        self._wake(what)
+        self._owed.add(what)
         self._rung.set()
 
-    def waiter(self) -> asyncio.Event:
-        """An event for one loop, which clears it before it looks, so that no ring is missed."""
+    def waiter(self, what: Ring = Ring.WORK) -> asyncio.Event:
+        """An event for one loop, which clears it before it looks, so that no ring is missed.
+
+        Of what others ring for, only WORK is heard by everybody.
+        """
         waiter = asyncio.Event()
-        self._waiters.append(waiter)
+        self._waiters.append((waiter, what))
         return waiter
 
-    def _wake(self) -> None:
-        for waiter in self._waiters:
-            waiter.set()
+    def _wake(self, rung: str = Ring.WORK) -> None:
+        for waiter, what in self._waiters:
+            if rung != Ring.EVENT or what is Ring.EVENT:
+                waiter.set()
 
     async def send(self) -> None:
         """Passes rings on to other processes, for ever."""
@@ -57,13 +73,15 @@ class Bell:
         while True:
             await self._rung.wait()
             self._rung.clear()
-            await conn.execute("select pg_notify($1, '')", CHANNEL)
+            owed, self._owed = self._owed, set()
+            what = Ring.EVENT if owed == {Ring.EVENT} else Ring.WORK
+            await conn.execute("select pg_notify($1, $2)", CHANNEL, what)
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _listen(self, conn: Connection) -> None:
         gone = asyncio.Event()
         conn.add_termination_listener(lambda *_: gone.set())
-        await conn.add_listener(CHANNEL, lambda *_: self._wake())
+        await conn.add_listener(CHANNEL, lambda *heard: self._wake(heard[-1]))
         # Whatever was missed while there was no connection is found now.
         self._wake()
         while not gone.is_set():

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.wake import CHANNEL, Bell
+from app.wake import CHANNEL, Bell, Ring
 from tests.locks import until
 
 
@@ -30,6 +30,32 @@ async def test_a_ring_reaches_another_process(database):
         await asyncio.wait_for(waiter.wait(), 10)
         for task in running:
             task.cancel()
+
+
+async def test_a_recorded_event_wakes_only_who_applies_events(database):
+    """Here and elsewhere; what else there is to do wakes everybody, though rung for together."""
+    here, there = Bell(database), Bell(database)
+    others = [bell.waiter() for bell in (here, there)]
+    appliers = [bell.waiter(Ring.EVENT) for bell in (here, there)]
+    async with asyncio.TaskGroup() as tasks:
+        listening = tasks.create_task(there.listen())
+        await others[1].wait()  # The listener's own first look.
+        for waiter in (*others, *appliers):
+            waiter.clear()
+
+        here.ring(Ring.EVENT)
+        sending = tasks.create_task(here.send())
+        await asyncio.wait_for(appliers[1].wait(), 10)
+
+        assert [waiter.is_set() for waiter in (*others, *appliers)] == [False, False, True, True]
+
+        here.ring(Ring.EVENT)
+        here.ring()
+        await asyncio.wait_for(others[1].wait(), 10)
+
+        assert others[0].is_set()
+        listening.cancel()
+        sending.cancel()
 
 
 async def test_a_listener_that_lost_its_connection_looks_again(database, conn):
