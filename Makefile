@@ -22,7 +22,7 @@ COMPILE := $(PIN) pyproject.toml --group build
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install node dev demo test check fmt lock bench bench-pages bench-quick bench-smoke \
-	mutants chaos fuzz outage screenshots
+	flame mutants chaos fuzz outage screenshots
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ bench-quick: $(PEERS) ## The same in small, in about a minute or two; writes not
 
 bench-pages: install ## Every page, over a million events and 100,000 sessions, in two minutes
 	@$(BIN)/python -m benchmarks --only pages
+
+flame: $(PEERS) ## Draw where the receiver's time goes: docs/receiver.svg
+	@$(BIN)/python -m benchmarks.flame
 
 bench-smoke: $(PEERS) ## Whether every measurement yields a figure at all
 	@$(BIN)/python -m benchmarks --scale smoke
