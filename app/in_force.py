@@ -19,8 +19,9 @@ class InForce:
     """One setting as it is in force.
 
     Attributes:
-        value: as one writes it; None where it is not set. Of a secret only that there is one, and
-            of a command only its first word, since a word behind it may be a secret.
+        value: as one writes it; None where it is not set. Of a secret only that there is one, of
+            sources only their names, and of a command only its first word, since a word behind it
+            may be a secret.
         default: what it would be; None for not set.
         origin: where it comes from.
     """
@@ -41,7 +42,7 @@ def in_force(settings: Settings, environ: Mapping[str, str]) -> list[InForce]:
         setting = InForce(
             variable=variable,
             value=_shown(name, getattr(settings, name)),
-            default=_shown(name, field.default),
+            default=_shown(name, field.get_default(call_default_factory=True)),
             origin=sources.get(variable, AT_DEFAULT),
             meaning=field.description or "",
         )
@@ -61,8 +62,8 @@ def _shown(name: str, value: Any) -> str | None:
             return f"{len(value)} set, not shown"
         case (first, *more) if name.endswith("_command"):
             return f"{first} …" if more else str(first)
-        case tuple():
-            return ", ".join(map(str, value))
+        case tuple() | dict():
+            return ", ".join(map(str, value)) or None
         case bool():
             return str(value).lower()
         case _:

@@ -230,9 +230,14 @@ async def test_a_story_is_found_from_every_page(ladder, pages):
 
 async def test_the_settings_in_force_are_shown(database):
     """Each with where it comes from, and not one secret."""
-    async with signed_in(
-        database, lease_seconds=77, repository="https://u:p4ss@host/r?t=p4ss"
-    ) as it:
+    secret = "p4ssw0rd of seventeen"
+    given = {
+        "repository": "https://u:p4ss@host/r?t=p4ss",
+        "sources": {"acme": {"secrets": secret, "api_token": secret}},
+        "oauth_client_secret": secret,
+        "drafter_command": f"draft --key {secret}",
+    }
+    async with signed_in(database, lease_seconds=77, **given) as it:
         html = await shown(it, "settings")
         told = {s["variable"]: s for s in await settings_by_api(it)}
 
@@ -240,9 +245,13 @@ async def test_the_settings_in_force_are_shown(database):
     assert all(variable in html for variable in told)
     assert told["DRAFTGATE_LEASE_SECONDS"]["value"] == "77.0"
     assert told["DRAFTGATE_REPOSITORY"]["value"] == "https://…@host/r?…"
+    assert told["DRAFTGATE_SOURCES"]["value"] == "acme"
+    assert told["DRAFTGATE_SOURCES"]["default"] is None
     assert told["DRAFTGATE_API_TOKEN"]["value"] == "set, not shown"
     assert told["DRAFTGATE_SHORTCUT_SECRETS"]["value"] == "1 set, not shown"
-    assert not [secret for secret in (TOKEN, SECRET, "p4ss") if secret in f"{html} {told}"]
+    assert not [
+        secret for secret in (TOKEN, SECRET, "p4ss", "seventeen") if secret in f"{html} {told}"
+    ]
 
 
 async def settings_by_api(client):
