@@ -36,10 +36,11 @@ def interpret(
         return Interpretation(nothing=_NOTHING.get(kind, _NOTHING["invalid"]))
     if occurred_at is None or occurred_at > received_at + _AHEAD:
         occurred_at = received_at
+    # No delivery of version 1 says its workspace; what was found in a history does.
+    workspace = _said_workspace(payload) or workspace
     if kind == "v1":
         event = Event(payload, _shared(workspace, occurred_at, payload), known)
         return event.told(v1.facts(event))
-    workspace = _said_workspace(payload) or workspace
     actor = mapping(payload.get("actor"))
     event = Event(payload, _shared(workspace, occurred_at, actor), known)
     return event.told(v2.observed(event) if kind == "v2:observer" else v2.triggered(event, kind))
@@ -48,9 +49,7 @@ def interpret(
 def workspace_of(kind: str, body: bytes, workspace: str) -> str:
     """The workspace that the event is from; `workspace` where it doesn't say one itself."""
     payload = parse(body)
-    if kind == "v1" or payload is None:
-        return workspace
-    return _said_workspace(payload) or workspace
+    return (payload and _said_workspace(payload)) or workspace
 
 
 def _said_workspace(payload: Mapping[str, object]) -> str | None:

@@ -14,10 +14,11 @@ from app.db.connect import Connection
 from app.db.reconciliations import Mark
 from app.decide import Rules, may_have_opened
 from app.errors import ShortcutRefused
-from app.model import Delivery, Glimpse
+from app.model import Glimpse
 from app.shortcut import envelope
 from app.shortcut.client import ShortcutClient
 from app.shortcut.values import mappings, number
+from app.sources import SOURCE
 from app.workspaces import Workspaces
 
 #: Stories that one run reads, at most, with two requests each; the next run goes on.
@@ -40,7 +41,7 @@ class Found:
         more: there are further stories to look at.
     """
 
-    source: str
+    workspace: str
     stories: int
     events: int
     more: bool
@@ -48,7 +49,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciler:
-    """Compares each source that has a token with the history of its stories.
+    """Compares what was delivered of each workspace that has an API with its stories' histories.
 
     Attributes:
         take: gives a connection for a moment; none is held while Shortcut is asked.
@@ -62,30 +63,29 @@ class Reconciler:
     ring: Callable[[], None]
 
     async def tick(self) -> bool:
-        """Reconciles the sources whose turn it is; True if one has more to look at at once."""
+        """Reconciles the workspaces whose turn it is; True if one has more to look at at once."""
         more = False
-        for source in self.sources if self.every else ():
+        for workspace in self.reachable if self.every else ():
             async with self.take() as conn:
-                mark = await reconciliations.take(conn, source, every=self.every)
+                mark = await reconciliations.take(conn, workspace, every=self.every)
             if mark is not None:
                 try:
-                    more |= (await self.run(source, mark)).more
+                    more |= (await self.run(workspace, mark)).more
                 except ShortcutRefused as error:
-                    log.error("reconcile.refused", source=source, error=str(error))
+                    log.error("reconcile.refused", workspace=workspace, error=str(error))
         return more
 
     @property
-    def sources(self) -> list[str]:
-        """Those whose workspace has an API that we may ask."""
-        homes = self.workspaces.homes.items()
-        return [source for source, home in homes if self.workspaces.has_api(home)]
+    def reachable(self) -> list[str]:
+        """The workspaces whose API we may ask."""
+        homes = filter(self.workspaces.has_api, self.workspaces.homes.values())
+        return sorted({*homes, *self.workspaces.agents})
 
-    async def run(self, source: str, mark: Mark) -> Found:
+    async def run(self, workspace: str, mark: Mark) -> Found:
         """Records what has happened since the mark and was never delivered, and moves the mark.
 
         What is delivered after all is a duplicate then. Raises ShortcutError.
         """
-        workspace = self.workspaces.home(source)
         api = self.workspaces.api(workspace)
         if api is None:
             raise ShortcutRefused("there is no token for its workspace", status=401)
@@ -95,13 +95,15 @@ class Reconciler:
         read, read_up_to = _first(await self._worth_reading(workspace, stories))
         count = 0
         for story in read:
-            count += await self._record(await _happened(api, source, story.sc_id, mark.through))
+            changes = await _happened(api, story.sc_id, mark.through)
+            count += await self._record(workspace, changes)
         through = now - OVERLAP if read_up_to is None else mark.through
+        reached = Mark(through=through, read_up_to=read_up_to)
         async with self.take() as conn:
-            await reconciliations.done(conn, source, Mark(through=through, read_up_to=read_up_to))
-        log.info("reconcile.done", source=source, stories=len(read), events=count)
+            await reconciliations.done(conn, workspace, reached)
+        log.info("reconcile.done", workspace=workspace, stories=len(read), events=count)
         more = read_up_to is not None
-        return Found(source=source, stories=len(read), events=count, more=more)
+        return Found(workspace=workspace, stories=len(read), events=count, more=more)
 
     async def _worth_reading(self, workspace: str, stories: Sequence[Glimpse]) -> list[Glimpse]:
         """Those that have a session, or show what may have opened one."""
@@ -110,11 +112,18 @@ class Reconciler:
             known = await reconciliations.with_session(conn, workspace, numbers)
         return [it for it in stories if it.sc_id in known or may_have_opened(it, self.rules)]
 
-    async def _record(self, deliveries: Sequence[Delivery]) -> int:
-        if not deliveries:
+    async def _record(self, workspace: str, changes: Sequence[dict[str, object]]) -> int:
+        """Records changes by the keys that their deliveries have, if they came to that source."""
+        homes = self.workspaces.homes.items()
+        source = next((name for name, home in homes if home == workspace), SOURCE)
+        # Said here, since a delivery of version 1 says it by the source that it came to.
+        home = {"workspace2": {"id": workspace}}
+        bodies = [json.dumps({**change, **home}).encode() for change in changes]
+        if not bodies:
             return 0
+        found = [envelope.read(source, body, ())._replace(headers=FOUND) for body in bodies]
         async with self.take() as conn:
-            new = await events.record(conn, deliveries)
+            new = await events.record(conn, found)
         if new:
             self.ring()
         return len(new)
@@ -131,9 +140,7 @@ def _first(stories: Sequence[Glimpse]) -> tuple[Sequence[Glimpse], datetime | No
     return [it for it in stories if it.updated_at <= last], last + timedelta(seconds=1)
 
 
-async def _happened(
-    api: ShortcutClient, source: str, sc_id: int, since: datetime
-) -> list[Delivery]:
+async def _happened(api: ShortcutClient, sc_id: int, since: datetime) -> list[dict[str, object]]:
     """The story's changes since then, as they would have been delivered."""
     try:
         changes = [it for it in await api.history(sc_id) if _is_since(it, since)]
@@ -141,11 +148,10 @@ async def _happened(
             said = {number(it.get("id")): it for it in await api.comments(sc_id)}
             changes = [_with_words(change, said) for change in changes]
     except ShortcutRefused as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return []
-        raise
-    bodies = (json.dumps(change, ensure_ascii=True).encode() for change in changes)
-    return [envelope.read(source, body, ())._replace(headers=FOUND) for body in bodies]
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return []
+    return changes
 
 
 def _is_since(change: Mapping[str, object], since: datetime) -> bool:

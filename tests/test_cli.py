@@ -19,7 +19,7 @@ from app.db.spool import Spooled, SpoolFile
 from app.machine import Status
 from app.operate import Action
 from app.processes import argv
-from app.simulator.records import PEOPLE
+from app.simulator.records import PEOPLE, WORKSPACE_ID
 from app.spool import FILE
 from tests import shapes
 from tests.ladder import DRAFT, comment
@@ -417,8 +417,8 @@ async def test_what_was_never_delivered_is_found_by_command(draftgate, conn):
         again = await draftgate("reconcile", "--json", **api)
 
     assert (never.code, "say --since when" in never.err) == (1, True)
-    assert found.json == [{"source": "shortcut", "stories": 1, "events": 2, "more": False}]
-    assert again.json == [{"source": "shortcut", "stories": 1, "events": 0, "more": False}]
+    assert found.json == [{"workspace": WORKSPACE_ID, "stories": 1, "events": 2, "more": False}]
+    assert again.json == [{"workspace": WORKSPACE_ID, "stories": 1, "events": 0, "more": False}]
     assert await conn.fetchval("select count(*) from events where status = 'pending'") == 2
 
 
@@ -426,7 +426,7 @@ async def test_without_a_token_nothing_can_be_found(draftgate):
     """It says what is missing."""
     done = await draftgate("reconcile", "--since", "2020-01-01", **GOOD)
 
-    assert (done.code, "no source has an API token" in done.err) == (1, True)
+    assert (done.code, "no workspace has an API token" in done.err) == (1, True)
 
 
 async def test_a_muted_story_is_let_go_on_by_command(draftgate, ladder):

@@ -54,7 +54,7 @@ class Life:
         """Everybody works until nothing is left to do, not even to be found; the status then."""
         while True:
             await self._work()
-            self.found.append((await self.reconciler.run("shortcut", ALWAYS)).events)
+            self.found.append((await self.reconciler.run(WORKSPACE_ID, ALWAYS)).events)
             if not self.found[-1]:
                 break
         return (await self.ladder.session(self.story))["status"]

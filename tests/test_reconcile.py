@@ -140,6 +140,21 @@ async def test_a_story_that_is_given_to_us_is_found(silence):
     assert (await silence.ladder.session(story))["status"] == "clarified"
 
 
+async def test_what_is_found_is_of_the_workspace_that_was_asked(silence):
+    """A workspace that has installed the agent app has no source of its own, and is asked, too."""
+    story = silence.story()
+    silence.label(story)
+    agents = {"elsewhere": silence.reconciler.workspaces.api("shortcut")}
+    ours = replace(silence.reconciler, workspaces=replace(here(), agents=agents, homes={}))
+    assert ours.reachable == ["elsewhere"]
+
+    await ours.run("elsewhere", ALWAYS)
+    await silence.ladder.apply()
+
+    rows = await silence.ladder.conn.fetch("select workspace, sc_id from patch_sessions")
+    assert [tuple(row) for row in rows] == [("elsewhere", story)]
+
+
 async def test_stories_that_are_none_of_ours_are_not_read(silence):
     """One search, and no history of what has no session and shows nothing that opens one."""
     for _ in range(3):

@@ -19,7 +19,7 @@ from app.reconcile import Found, Reconciler
 from app.workspaces import connected
 
 FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
-COLUMNS = ("source", "stories", "events", "more")
+COLUMNS = ("workspace", "stories", "events", "more")
 
 
 def reconcile(
@@ -50,14 +50,14 @@ async def _run(conn: Connection, since: datetime | None) -> list[Found]:
             every=settings.reconcile_every,
             ring=lambda: None,
         )
-        if not reconciler.sources:
-            raise DraftgateError("no source has an API token that works: nothing can be asked")
+        if not reconciler.reachable:
+            raise DraftgateError("no workspace has an API token that works: nothing can be asked")
         found = []
-        for source in reconciler.sources:
-            mark = await reconciliations.mark(conn, source)
+        for workspace in reconciler.reachable:
+            mark = await reconciliations.mark(conn, workspace)
             if since is not None:
                 mark = Mark(through=since)
             if mark is None:
                 raise DraftgateError("it was never reconciled before: say --since when")
-            found.append(await reconciler.run(source, mark))
+            found.append(await reconciler.run(workspace, mark))
         return found

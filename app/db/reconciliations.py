@@ -1,4 +1,4 @@
-"""Reconciliations: up to when each source has been compared with what Shortcut says."""
+"""Reconciliations: up to when each workspace has been compared with what Shortcut says."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from app.db.connect import Connection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """How far a source is reconciled.
+    """How far a workspace is reconciled.
 
     Attributes:
         through: what has happened before is known.
@@ -20,29 +20,29 @@ class Mark:
     read_up_to: datetime | None = None
 
 
-async def take(conn: Connection, source: str, *, every: timedelta) -> Mark | None:
-    """How far the source is reconciled, if its turn has come; nobody else is told it now.
+async def take(conn: Connection, workspace: str, *, every: timedelta) -> Mark | None:
+    """How far the workspace is reconciled, if its turn has come; nobody else is told it now.
 
-    A source that never was is reconciled up to now: what was before it is none of ours.
+    A workspace that never was is reconciled up to now: what was before it is none of ours.
     """
     row = await conn.fetchrow(
         """
-        insert into reconciliations as done (source, through, next_run_at)
+        insert into reconciliations as done (workspace, through, next_run_at)
         values ($1, app_now(), app_clock() + $2::interval)
-        on conflict (source) do update set next_run_at = app_clock() + $2
+        on conflict (workspace) do update set next_run_at = app_clock() + $2
          where done.next_run_at <= app_clock()
         returning through, read_up_to
         """,
-        source,
+        workspace,
         every,
     )
     return None if row is None else Mark(**row)
 
 
-async def mark(conn: Connection, source: str) -> Mark | None:
-    """How far the source is reconciled; None if it never was."""
+async def mark(conn: Connection, workspace: str) -> Mark | None:
+    """How far the workspace is reconciled; None if it never was."""
     row = await conn.fetchrow(
-        "select through, read_up_to from reconciliations where source = $1", source
+        "select through, read_up_to from reconciliations where workspace = $1", workspace
     )
     return None if row is None else Mark(**row)
 
@@ -53,19 +53,19 @@ async def now(conn: Connection) -> datetime:
     return found
 
 
-async def done(conn: Connection, source: str, mark: Mark) -> None:
-    """The source is reconciled so far, never less far; if there is more to read, it is due now."""
+async def done(conn: Connection, workspace: str, mark: Mark) -> None:
+    """The workspace is reconciled so far, never less far; due now if there is more to read."""
     await conn.execute(
         """
-        insert into reconciliations as done (source, through, read_up_to, next_run_at)
+        insert into reconciliations as done (workspace, through, read_up_to, next_run_at)
         values ($1, $2, $3, app_clock())
-        on conflict (source) do update
+        on conflict (workspace) do update
            set through = excluded.through, read_up_to = excluded.read_up_to,
                next_run_at = case when $3::timestamptz is null
                                   then done.next_run_at else app_clock() end
          where done.through <= excluded.through
         """,
-        source,
+        workspace,
         mark.through,
         mark.read_up_to,
     )

@@ -1,4 +1,4 @@
-"""Up to when each source has been compared with what Shortcut says."""
+"""Up to when each workspace has been compared with what Shortcut says."""
 
 from alembic import op
 
@@ -10,7 +10,7 @@ depends_on = None
 STATEMENTS = (
     """
     create table reconciliations (
-        source text primary key,
+        workspace text primary key,
         through timestamptz not null,
         read_up_to timestamptz,
         next_run_at timestamptz not null
