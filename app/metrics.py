@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from app.counts import BOUNDS, Counts
-from app.db import look, stats
+from app.db import hooks, installations, look, stats
 from app.db.connect import DATABASE_ERRORS, Pool, take
 from app.db.spool import SpoolState
 from app.db.stats import Backlog
@@ -39,6 +39,8 @@ class Found:
     failed: Mapping[str, int]
     connections: Mapping[tuple[str, str], int]
     last_received_at: datetime | None
+    hooks: Mapping[str, bool]
+    installations: Mapping[str, bool]
 
 
 class Metrics:
@@ -94,6 +96,10 @@ async def _found(pool: Pool) -> Found | None:
                 failed=await stats.failures(conn),
                 connections=await stats.connections(conn),
                 last_received_at=await look.last_received_at(conn),
+                hooks={it.source: it.status == "alive" for it in await hooks.all_of_them(conn)},
+                installations={
+                    it.slug: it.status == "active" for it in await installations.all_of_them(conn)
+                },
             )
     except DATABASE_ERRORS:
         return None
@@ -142,6 +148,7 @@ def _of_database(found: Found | None) -> Iterator[Metric]:
     )
     due = {stage.stage: _age(stage.due_at) if stage.due_at else 0 for stage in found.backlog}
     yield _labelled(lag, due)
+    yield from _of_shortcut(found)
     failed = GaugeMetricFamily("draftgate_failed", "What was given up.", labels=["what"])
     yield _labelled(failed, found.failed)
     connections = GaugeMetricFamily(
@@ -155,6 +162,15 @@ def _of_database(found: Found | None) -> Iterator[Metric]:
     if found.last_received_at is not None:
         at = found.last_received_at.timestamp()
         yield _gauge("last_event_timestamp_seconds", "When the newest event came in.", at)
+
+
+def _of_shortcut(found: Found) -> Iterator[Metric]:
+    said = "Whether a webhook was alive when it was last seen."
+    yield _labelled(GaugeMetricFamily("draftgate_hook_alive", said, labels=["source"]), found.hooks)
+    active = GaugeMetricFamily(
+        "draftgate_installation_active", "Whether its tokens still count.", labels=["workspace"]
+    )
+    yield _labelled(active, found.installations)
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

@@ -10,8 +10,10 @@ from enum import StrEnum
 from typing import Any
 from uuid import uuid4
 
+import structlog
+
 from app import words
-from app.db import events, gate, look, outbox, sessions
+from app.db import events, gate, installations, look, outbox, sessions
 from app.db.connect import Connection
 from app.db.events import Replay
 from app.db.gate import Comment
@@ -21,6 +23,8 @@ from app.shortcut import envelope
 
 #: The most characters of an operator's name that are kept.
 LONGEST_NAME = 100
+
+log = structlog.get_logger(__name__)
 
 
 class Action(StrEnum):
@@ -169,6 +173,23 @@ async def replay(
     if row is not None and row["status"] == EventStatus.QUARANTINED:
         await events.read_anew(conn, event_id, envelope.read(row["source"], row["body"], ()))
     return await events.replay(conn, event_id, nonce=nonce or str(uuid4()), actor=actor)
+
+
+async def plan_disconnect(conn: Connection, workspace: str) -> Plan | None:
+    """What forgetting an installation will do; None if the app is not installed there."""
+    found = [it for it in await installations.all_of_them(conn) if it.workspace == workspace]
+    if not found:
+        return None
+    will = "Its tokens will be forgotten: nothing is read or written there any more."
+    return Plan(f"{found[0].slug}: {will} Uninstall the app in Shortcut, too.", True)
+
+
+async def disconnect(conn: Connection, workspace: str, *, actor: str) -> bool:
+    """Forgets an installation; False if the app is not installed there."""
+    done = await installations.disconnect(conn, workspace)
+    if done:
+        log.warning("installation.disconnected", workspace=workspace, actor=actor)
+    return done
 
 
 def plan_resend(entry: Mapping[str, Any]) -> Plan:

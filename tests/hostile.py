@@ -43,6 +43,11 @@ async def hostile_pages(ladder: Ladder, conn: Connection) -> list[str]:
     await conn.execute(
         "update outbox set status = 'failed', text = $1, last_error = $1 where id = 1", HOSTILE
     )
+    await conn.execute(
+        "insert into installations (workspace, slug, access, status, scope, error)"
+        " values ('w', $1, '', 'revoked', $1, $1)",
+        HOSTILE,
+    )
     await events.replay(conn, 1, nonce="n", actor=HOSTILE)
     numbers = await conn.fetch("select id from events order by id")
     session = f"sessions/{drafted}"
@@ -52,6 +57,7 @@ async def hostile_pages(ladder: Ladder, conn: Connection) -> list[str]:
         *(f"{session}/drafts/1", f"{session}/drafts/1?view=split", f"{session}/late/1?view=split"),
         *("events/1", f"events/{numbers[-1]['id']}"),
         *("outbox", "outbox/1", "outbox?status=failed", "sessions?status=failed", "settings"),
+        *("installations", "installations/disconnect?workspace=w"),
         *("why", "why?story=1", "why?story=2", "why?story=3"),
         *(f"sessions/{failed}/retry", f"{session}/adopt?generation=1", f"{session}/close"),
         *("events/1/replay", f"events/{numbers[-1]['id']}/replay", "outbox/1/retry"),

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 
@@ -11,7 +12,7 @@ from app.api import guard
 from app.api.guard import MOST_FAILURES
 from app.api.routes import router
 from app.console import actions, pages
-from app.db import gate, look, sessions
+from app.db import gate, hooks, look, sessions
 from app.db.connect import Database
 from app.errors import Rejected, SettingsError
 from app.machine import Status
@@ -113,6 +114,23 @@ def test_a_short_token_is_refused(monkeypatch):
 
     monkeypatch.setenv("DRAFTGATE_API_TOKEN", "")
     assert load(_env_file=None).api_token is None
+
+
+async def test_installations_are_listed_and_disconnected(api, conn):
+    """Hooks and installations as they are, without a token; one is forgotten, once."""
+    await hooks.save(conn, "acme", url="u", integration_id=7, wait=timedelta(0))
+    await conn.execute(
+        "insert into installations (workspace, slug, access) values ('w', 'bravo', 'sealed')"
+    )
+
+    assert [(it["source"], it["status"]) for it in await get(api, "hooks")] == [("acme", "alive")]
+    (shown,) = await get(api, "installations")
+    assert (shown["slug"], shown["status"], "access" in shown) == ("bravo", "active", False)
+    path = "installations/disconnect?workspace=w"
+    answers = [await api.post(f"{path}&dry_run=true"), await api.post(path), await api.post(path)]
+    assert [answer.status_code for answer in answers] == [200, 200, 404]
+    assert [answer.json()["done"] for answer in answers[:2]] == [False, True]
+    assert await get(api, "installations") == []
 
 
 async def test_lists_come_in_pages(api, ladder):

@@ -18,7 +18,7 @@ from app.console import actions, diff, server
 from app.console import pages as reading
 from app.console.access import local
 from app.console.render import link, visible
-from app.db import events, gate, hooks
+from app.db import events, gate, hooks, installations
 from app.errors import Rejected
 from app.live import MOST_WATCHERS, Live, Shared
 from app.machine import Status
@@ -92,6 +92,26 @@ async def test_a_dead_webhook_is_the_first_thing_that_is_seen(pages, conn):
 
     assert "The webhook of acme is disabled" in page
     assert "The webhook of bravo" not in page
+
+
+async def test_installations_are_shown_and_disconnected(pages, conn):
+    """Who has installed the agent app, whose tokens are dead, and forgetting them, once asked."""
+    await conn.execute(
+        "insert into installations (workspace, slug, access, status) values"
+        " ('w&1', 'acme', '', 'revoked'), ('w2', 'bravo', '', 'active')"
+    )
+    await hooks.save(conn, "acme", url="https://a.example", integration_id=7, wait=timedelta(0))
+    overview = await shown(pages, "")
+    assert "The installation in" in overview
+    assert "bravo" not in overview
+
+    html = await shown(pages, "installations")
+    assert all(word in html for word in ("acme", "bravo", "revoked", "https://a.example"))
+    (path,) = re.findall(r'href="[^"]*(installations/disconnect\?workspace=w%261)"', html)
+    assert (await submit(pages, path)).status_code == 303
+
+    assert [it.slug for it in await installations.all_of_them(conn)] == ["bravo"]
+    assert (await pages.get(path)).status_code == 404
 
 
 class Markup(HTMLParser):

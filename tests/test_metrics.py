@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app import live, metrics
 from app.api.guard import MOST_FAILURES
 from app.counts import OUTCOMES, Counts, room
+from app.db import hooks
 from app.db.connect import Database
 from app.machine import Status
 from app.shortcut.signature import sign
@@ -114,6 +116,11 @@ async def test_waiting_deliveries_are_counted(database, conn, connect):
 async def test_what_waits_is_told(database, ladder):
     """Sessions by status, what waits at each stage and for how long, and who is connected."""
     await ladder.in_status(Status.DRAFTING)
+    await hooks.save(ladder.conn, "acme", url="u", integration_id=7, wait=timedelta(0))
+    await ladder.conn.execute(
+        "insert into installations (workspace, slug, access, status)"
+        " values ('w', 'bravo', '', 'revoked')"
+    )
     async with receiver(database, api_token=TOKEN) as service:
         await service.post(shapes.labelled(5))
         told = await figures(service)
@@ -124,6 +131,8 @@ async def test_what_waits_is_told(database, ladder):
     assert told["draftgate_backlog apply"] >= 1
     assert told["draftgate_backlog_seconds apply"] >= 0
     assert told["draftgate_failed comments"] == 0
+    assert told["draftgate_hook_alive acme"] == 1
+    assert told["draftgate_installation_active bravo"] == 0
     assert told["draftgate_last_event_timestamp_seconds"] > 0
     assert told["draftgate_database_connections door idle"] == 1
     assert "draftgate_spool_up" not in told

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from app.db.look import Page as Rows
 from app.machine import Status
-from app.model import EventStatus, OwedStatus
+from app.model import EventStatus, HookStatus, InstallationStatus, OwedStatus
 
 T = TypeVar("T")
 
@@ -228,6 +228,33 @@ class Setting(BaseModel):
     default: str | None = Field(examples=["60"], description="Null where there is none.")
     origin: str = Field(examples=["the environment"], description="Where it comes from.")
     meaning: str
+
+
+class Hook(BaseModel):
+    """A webhook that was registered from here."""
+
+    source: str = Field(examples=["shortcut"])
+    integration_id: int = Field(description="Its number in Shortcut.")
+    retired_id: int | None = Field(description="The one before it, until it is deleted.")
+    url: str
+    status: HookStatus
+    error: str | None = Field(description="Why it could not be looked at the last time.")
+    registered_at: datetime
+    checked_at: datetime | None
+
+
+class Installation(BaseModel):
+    """A workspace that has installed the agent app."""
+
+    workspace: str
+    slug: str
+    member_id: str | None = Field(description="Who we are there.")
+    scope: str | None = Field(description="What was granted, separated by spaces.")
+    status: InstallationStatus
+    error: str | None = Field(description="Why its token could not be refreshed the last time.")
+    expires_at: datetime | None
+    installed_at: datetime
+    refreshed_at: datetime
 
 
 class Stage(BaseModel):

@@ -25,7 +25,7 @@ from app.api.access import (
     require_token,
 )
 from app.api.models import CONFLICT, MISSING, PROBLEMS, Done, Page
-from app.db import look, stats
+from app.db import hooks, installations, look, stats
 from app.db.connect import Connection
 from app.db.events import Replay
 from app.errors import Rejected
@@ -238,6 +238,29 @@ async def get_stats(conn: Conn, window: Window = Window.DAY) -> models.Stats:
 async def list_settings(at: Desked) -> list[models.Setting]:
     """The settings in force in this process, and where each comes from; no secret is shown."""
     return [models.Setting.model_validate(asdict(setting)) for setting in at.in_force]
+
+
+@router.get("/hooks", operation_id="list_hooks")
+async def list_hooks(conn: Conn) -> list[models.Hook]:
+    """Webhooks that were registered from here, and how they were last seen."""
+    return [models.Hook.model_validate(asdict(it)) for it in await hooks.all_of_them(conn)]
+
+
+@router.get("/installations", operation_id="list_installations")
+async def list_installations(conn: Conn) -> list[models.Installation]:
+    """Workspaces that have installed the agent app; no token is shown."""
+    found = await installations.all_of_them(conn)
+    return [models.Installation.model_validate(asdict(it)) for it in found]
+
+
+@router.post("/installations/disconnect", operation_id="disconnect", responses=MISSING)
+async def disconnect(conn: Conn, who: Actor, workspace: Text, dry_run: DryRun = False) -> Done:
+    """Forget a workspace's tokens: nothing is read or written there any more."""
+    plan = await operate.plan_disconnect(conn, workspace)
+    done = plan is not None and not dry_run
+    if plan is None or (done and not await operate.disconnect(conn, workspace, actor=who)):
+        raise Rejected(404, "not-found", "There is no such installation.")
+    return Done(plan=plan.text, done=done)
 
 
 @router.get("/why", operation_id="why")

@@ -8,13 +8,14 @@ from typing import Annotated, TypeVar
 import typer
 
 from app.cli.common import ask_database, errors_as_exit_codes, fail, out
-from app.cli.options import AsJson, DryRun, Yes, carry_out
+from app.cli.options import AsJson, DryRun, Yes, carry_out, me
 from app.cli.show import print_json, print_table
 from app.db import installations
 from app.db.connect import Connection
 from app.errors import SettingsError
 from app.installs import Installs, installs_of
-from app.operate import Plan
+from app.operate import disconnect as forget
+from app.operate import plan_disconnect
 from app.settings import load
 
 T = TypeVar("T")
@@ -54,15 +55,16 @@ def disconnect(
     as_json: AsJson = False,
 ) -> None:
     """Forget a workspace's tokens: nothing is read or written there any more."""
-    said = f"The tokens of {workspace} are forgotten. Uninstall the app in Shortcut, too."
     with errors_as_exit_codes():
+        plan = ask_database(lambda conn: plan_disconnect(conn, workspace))
+        if plan is None:
+            fail(f"the app is not installed in {workspace}")
 
         def do() -> str:
-            if not ask_database(lambda conn: installations.disconnect(conn, workspace)):
-                fail(f"the app is not installed in {workspace}")
+            ask_database(lambda conn: forget(conn, workspace, actor=me()))
             return "Done."
 
-        carry_out(Plan(said, True), do, yes=yes, dry_run=dry_run, as_json=as_json)
+        carry_out(plan, do, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _ask(do: Callable[[Installs], Awaitable[T]]) -> T:

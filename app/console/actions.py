@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from app import operate
-from app.api.access import Desked, Number
+from app.api.access import Desked, Number, Text
 from app.console.access import Signed, SignedForm
 from app.console.pages import session_of
 from app.console.render import page
@@ -107,6 +107,30 @@ async def resend(
         raise Rejected(409, "not-possible", "This comment is not failed; nothing was changed.")
     desk.ring()
     return _back(request, f"outbox/{number}")
+
+
+@router.get("/installations/disconnect")
+async def plan_disconnect(
+    request: Request, desk: Desked, visitor: Signed, workspace: Text
+) -> HTMLResponse:
+    """What disconnecting a workspace will do."""
+    async with take(desk.pool) as conn:
+        plan = await operate.plan_disconnect(conn, workspace)
+    if plan is None:
+        raise Rejected(404, "not-found", "There is no such installation.")
+    return _ask(request, visitor, plan, "disconnect", "installations")
+
+
+@router.post("/installations/disconnect")
+async def disconnect(
+    request: Request, desk: Desked, visitor: Signed, form: SignedForm, workspace: Text
+) -> RedirectResponse:
+    """Disconnects it."""
+    async with take(desk.pool) as conn:
+        done = await operate.disconnect(conn, workspace, actor=visitor.actor)
+    if not done:
+        raise Rejected(404, "not-found", "There is no such installation.")
+    return _back(request, "installations")
 
 
 def _ask(

@@ -14,7 +14,7 @@ from app.api.access import After, Desked, Number
 from app.console import diff, drawing
 from app.console.access import Signed
 from app.console.render import page
-from app.db import hooks, look, stats
+from app.db import hooks, installations, look, stats
 from app.db.connect import Connection, Pool, take
 from app.db.look import Row
 from app.errors import Rejected
@@ -56,6 +56,7 @@ async def _figures(conn: Connection) -> dict[str, Any]:
 
     return {
         "dead_hooks": [it for it in await hooks.all_of_them(conn) if it.status != "alive"],
+        "revoked": [it for it in await installations.all_of_them(conn) if it.status != "active"],
         "backlog": await stats.backlog(conn),
         "statuses": await stats.sessions_by_status(conn, list(Status)),
         "deliveries": await stats.deliveries(conn, bucket=BUCKET, buckets=BUCKETS),
@@ -262,6 +263,14 @@ async def why(request: Request, desk: Desked, visitor: Signed, story: str = "") 
         async with take(desk.pool) as conn:
             answer = await ask(conn, sc_id, desk.settings)
     return page(request, "why.html", visitor, story=sc_id, answer=answer)
+
+
+@router.get("/installations")
+async def installs(request: Request, desk: Desked, visitor: Signed) -> HTMLResponse:
+    """Webhooks that are watched, and workspaces that have installed the agent app."""
+    async with take(desk.pool) as conn:
+        watched, installed = await hooks.all_of_them(conn), await installations.all_of_them(conn)
+    return page(request, "installs.html", visitor, hooks=watched, installations=installed)
 
 
 @router.get("/settings")
