@@ -237,7 +237,10 @@ async def failures(conn: Connection) -> dict[str, int]:
 
 
 async def connections(conn: Connection) -> dict[tuple[str, str], int]:
-    """How many connections of this service's there are to the database, by purpose and state."""
+    """How many connections of this service's there are to the database, by purpose and state.
+
+    A pooler's have the purpose of whoever used them last.
+    """
     rows = await conn.fetch(
         """
         select substring(application_name from length('draftgate ') + 1) as purpose,
