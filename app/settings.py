@@ -146,7 +146,9 @@ class Settings(BaseSettings):
     trigger_state: str | None = Field(
         None, description="Workflow state, by name or id, that opens a session when entered"
     )
-    trigger_assigned: bool = Field(True, description="Open when the agent is assigned (v2)")
+    trigger_assigned: bool = Field(
+        True, description="Open when the agent is assigned, or becomes an owner"
+    )
     trigger_mentioned: bool = Field(True, description="Open when the agent is mentioned (v2)")
 
     # What shows on a story

@@ -64,8 +64,8 @@ OUTCOMES = {
     "v1-label-added-name-in-references": ("applied", "open to opened, then clear to clarified"),
     "v1-label-id-equals-story-id": ("applied", "open to opened, then clear to clarified"),
     "v1-state-moved-owner-auto-added": (
-        "ignored",
-        "owner added, which opens no session; state entered, which opens no session",
+        "applied",
+        "open to opened, then clear to clarified; changes nothing that matters here",
     ),
     "v1-story-archived": ("ignored", "archived, which opens no session"),
     "v1-story-create": (
@@ -76,7 +76,7 @@ OUTCOMES = {
     "v2-assigned": ("applied", "open to opened"),
     "v2-mentioned-in-description": ("applied", "open to opened"),
     "v2-observer-id-as-string-no-changes": ("ignored", "touched, which opens no session"),
-    "v2-observer-same-audit-id-as-assigned": ("ignored", "owner added, which opens no session"),
+    "v2-observer-same-audit-id-as-assigned": ("applied", "open to opened"),
     "v2-own-write": ("ignored", "our own change"),
     "v2-validation-ping": ("ignored", "a validation ping"),
 }
@@ -122,7 +122,7 @@ async def test_a_story_is_one_whether_its_number_is_a_number_or_text(ladder):
     await ladder.deliver(*((SAMPLES / f"{name}.json").read_bytes() for name in names))
 
     assert await ladder.conn.fetchval("select count(*) from patch_sessions") == 1
-    assert await outcome(ladder) == ("ignored", "changes nothing that matters here")
+    assert await outcome(ladder) == ("ignored", "the session is opened")
 
 
 @pytest.mark.parametrize(
