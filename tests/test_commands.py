@@ -189,6 +189,7 @@ async def test_what_was_closed_can_be_opened_again(ladder, end):
 
     await ladder.deliver(shapes.labelled(1, minute=40))
 
+    await ladder.stop_waiting()
     claim = await ladder.claim(1)
     assert await gate.complete(ladder.conn, claim, DRAFT, comment=comment(claim))
     assert await status(ladder) == "drafted"
