@@ -306,7 +306,9 @@ def _made(
     session: Session, fact: Fact, move: Move
 ) -> tuple[Session, tuple[tuple[Move, Status], ...]]:
     status = TRANSITIONS[session.status][move]
-    return replace(session, status=status, decided_at=fact.occurred_at), ((move, status),)
+    # An answer decides nothing that an older closing, which comes late, has to yield to.
+    decided_at = session.decided_at if move is Move.ANSWER else fact.occurred_at
+    return replace(session, status=status, decided_at=decided_at), ((move, status),)
 
 
 def _closed(session: Session, fact: Fact, reason: str) -> Decision:

@@ -144,6 +144,20 @@ async def test_any_order_of_answers_ends_the_same(ladder, chosen, copies, seed):
     assert ends[0] == ends[1]
 
 
+@pytest.mark.parametrize(
+    "closing",
+    [shapes.archived(STORY, minute=32), shapes.unlabelled(STORY, minute=32)],
+    ids=["archived", "unlabelled"],
+)
+async def test_an_answer_outlives_no_older_closing(ladder, closing):
+    """Withdrawn first and answered then, a story ends closed, though the answer was heard first."""
+    await ladder.in_status(Status.CLARIFYING)
+
+    await ladder.deliver(shapes.commented(STORY, minute=33, text="CSV.", comment=91), closing)
+
+    assert (await ladder.session())["status"] == "closed"
+
+
 async def test_a_closing_fact_before_the_opening_one_closes(ladder):
     """A story that was archived after it was labelled ends closed, whichever arrives first."""
     await ladder.deliver(shapes.archived(STORY, minute=2), shapes.labelled(STORY, minute=1))
