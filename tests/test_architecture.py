@@ -171,6 +171,12 @@ def test_sql_is_in_one_place(path):
     assert len(found) <= allowed.get(module, 0), found
 
 
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_a_descriptor_is_closed_once(path):
+    """uvloop's pipe transports close theirs twice; by then it may be another thread's."""
+    assert not re.search(r"connect_(read|write)_pipe", path.read_text())
+
+
 @pytest.mark.parametrize("path", CODE, ids=name_of)
 def test_functions_are_short(path):
     """No function is longer than 30 lines, its docstring aside; SQL or one dict may have 60."""

@@ -351,6 +351,8 @@ async def test_two_attempts_of_one_worker_are_kept_apart(ladder, database):
         first_tick = asyncio.create_task(worker.draft_tick())
         await old.begun.wait()
         await sessions.take_away(ladder.conn, (await ladder.session())["id"], actor="operator")
+        # The old attempt takes longer than its lease to hear of it.
+        await ladder.stop_waiting()
         second_tick = asyncio.create_task(second.draft_tick())
         await new.begun.wait()
 

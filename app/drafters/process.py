@@ -23,6 +23,7 @@ T = TypeVar("T")
 SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
 KEEP_STDOUT_BYTES = 8 * 1024 * 1024
 KEEP_STDERR_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024
 GRACE_SECONDS = 2.0
 #: Beyond the grace: for the supervisor to kill what did not listen.
 KILL_SECONDS = 10.0
@@ -132,26 +133,37 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-class _Tail(asyncio.Protocol):
-    """Takes a stream as fast as it comes and keeps the last of it."""
+class _Tail:
+    """A pipe that is read as fast as it fills, and of which the last is kept.
 
-    def __init__(self, keep_bytes: int, end: int, progress: Callable[[], None]) -> None:
-        self.end = end
+    Read by hand: uvloop's pipe transports close a descriptor a second time, when it may already be
+    another thread's.
+    """
+
+    def __init__(self, keep_bytes: int, progress: Callable[[], None]) -> None:
+        self.reading, self.end = os.pipe()
+        os.set_blocking(self.reading, False)
         self._progress = progress
         self.closed = asyncio.Event()
         self._keep_bytes = keep_bytes
         self._kept = bytearray()
         self._seen_bytes = 0
 
-    def data_received(self, data: bytes) -> None:
+    def read(self) -> None:
+        """Takes what is there."""
+        with suppress(BlockingIOError):
+            if data := os.read(self.reading, READ_BYTES):
+                self._keep(data)
+            else:
+                asyncio.get_running_loop().remove_reader(self.reading)
+                self.closed.set()
+
+    def _keep(self, data: bytes) -> None:
         self._progress()
         self._seen_bytes += len(data)
         self._kept += data
         if len(self._kept) > 2 * self._keep_bytes:
             del self._kept[: -self._keep_bytes]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed.set()
 
     def hand_over(self) -> None:
         """Closes our copy of the writing end."""
@@ -168,14 +180,13 @@ class _Tail(asyncio.Protocol):
 @asynccontextmanager
 async def _drained(keep_bytes: int, progress: Callable[[], None]) -> AsyncIterator[_Tail]:
     """A pipe whose reading end is drained; afterwards it has been read to its end."""
-    reading, writing = os.pipe()
-    tail = _Tail(keep_bytes, writing, progress)
+    tail = _Tail(keep_bytes, progress)
     loop = asyncio.get_running_loop()
     with ExitStack() as stack:
+        stack.callback(os.close, tail.reading)
         stack.callback(tail.hand_over)
-        pipe = os.fdopen(reading, "rb", 0)
-        transport, _ = await loop.connect_read_pipe(lambda: tail, pipe)
-        stack.callback(transport.close)
+        loop.add_reader(tail.reading, tail.read)
+        stack.callback(loop.remove_reader, tail.reading)
         yield tail
         # Not for ever: something that got away may hold the pipe.
         with suppress(TimeoutError):
@@ -193,7 +204,8 @@ class _Tree:
 
     def hand_over(self, *descriptors: int) -> None:
         """Gives it the command's standard streams, and what else it is to hold open."""
-        with suppress(ConnectionError):
+        # A supervisor that is gone says so by saying nothing of the job.
+        with suppress(OSError):
             socket.send_fds(self.control, [b"*"], descriptors)
 
     async def carry_out(self, job: Mapping[str, object]) -> dict[str, Any] | None:
