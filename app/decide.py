@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 
 from app.machine import OWNED, TRANSITIONS, Move, Status
 from app.model import Answer, Decision, Fact, FactKind, Glimpse, Remark, Session
@@ -92,18 +93,21 @@ class _Text:
     title: str | None = None
     description: str | None = None
     app_url: str | None = None
+    title_at: datetime | None = None
+    description_at: datetime | None = None
 
     def after(self, fact: Fact) -> "_Text":
-        return _Text(
-            fact.title or self.title,
-            fact.value if _describes(fact) else self.description,
-            fact.app_url or self.app_url,
-        )
+        """The newest word counts, in whichever order they come."""
+        at = fact.occurred_at
+        text = replace(self, app_url=fact.app_url or self.app_url)
+        if fact.title and (self.title_at is None or at >= self.title_at):
+            text = replace(text, title=fact.title, title_at=at)
+        if _describes(fact) and (self.description_at is None or at >= self.description_at):
+            text = replace(text, description=fact.value, description_at=at)
+        return text
 
     def put_into(self, session: Session) -> Session:
-        return replace(
-            session, title=self.title, description=self.description, app_url=self.app_url
-        )
+        return replace(session, **asdict(self))
 
 
 _ENDINGS = {
@@ -289,16 +293,23 @@ def _describes(fact: Fact) -> bool:
     return fact.kind in (FactKind.CREATED, FactKind.DESCRIBED) and fact.value is not None
 
 
+def _as_of(session: Session, known: str | None, at: datetime | None) -> datetime | None:
+    """What a worker has read of the story is as new as what had been heard by then."""
+    return at or (session.heard_at if known else None)
+
+
 def _describe(session: Session, fact: Fact) -> Session:
-    """Takes title, link and description from the fact; from a late one only what is missing."""
-    known = _Text(session.title, session.description, session.app_url)
+    """Takes title, link and description from the fact, where nothing newer was said of them."""
+    known = _Text(
+        session.title,
+        session.description,
+        session.app_url,
+        _as_of(session, session.title, session.title_at),
+        _as_of(session, session.description, session.description_at),
+    )
     told = known.after(fact)
     if fact.occurred_at < session.heard_at:
-        told = _Text(
-            known.title or told.title,
-            told.description if known.description is None else known.description,
-            known.app_url or told.app_url,
-        )
+        told = replace(told, app_url=known.app_url or told.app_url)
     return told.put_into(session)
 
 

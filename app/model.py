@@ -164,6 +164,8 @@ class Session:
     Attributes:
         decided_at: the sender's time of the newest fact that decided something.
         heard_at: the sender's time of the newest fact of any kind.
+        title_at: the sender's time of the fact that the title is from, if it is from one.
+        description_at: the same of the description.
         worked: a worker has held it since it was opened, so its past is no longer
             open to facts that come late.
         muted: the story was written to too often; only an operator lets it go on.
@@ -177,6 +179,8 @@ class Session:
     title: str | None = None
     app_url: str | None = None
     description: str | None = None
+    title_at: datetime | None = None
+    description_at: datetime | None = None
     worked: bool = False
     muted: bool = False
 

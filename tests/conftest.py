@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+import structlog
 from _pytest.runner import runtestprotocol
 
 from app.db.connect import Connection, Database, Pool
@@ -19,6 +20,11 @@ from tests.ladder import Ladder
 from tests.ladder import ladder as make_ladder
 from tests.office import Office, office_of
 from tests.pgbouncer import Pooler, pgbouncer, through
+
+# Not the tracebacks with all variables in them, which take a second each.
+structlog.configure(
+    processors=[structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+)
 
 #: Tests want speed and lose nothing by a crash of the machine.
 FAST = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=300"

@@ -459,7 +459,7 @@ async def test_who_waits_for_a_job_ends_with_its_worker(tmp_path):
     """The end of the control socket is all that a worker that is killed leaves behind."""
     async with process.Spares(1) as spares:
         (waiting,) = spares.ready
-        waiting.writer.close()
+        waiting.control.close()
 
         await waiting.process.wait()
 

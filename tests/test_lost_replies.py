@@ -592,7 +592,7 @@ async def office(ladder: Ladder, pool):
 
 
 @pytest.mark.parametrize("way", ["reply", "request"])
-@pytest.mark.parametrize("statement", ["status = 'sending', claim", "status = 'sent'"])
+@pytest.mark.parametrize("statement", ["status = 'sending', claim", "then 'sent' else 'pending'"])
 async def test_a_comment_is_posted_once_whichever_answer_is_lost(
     ladder, proxy, far_pool, statement, way
 ):

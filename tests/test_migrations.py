@@ -13,9 +13,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from app.db import gate, hooks, installations, look, outbox, sessions
+from app.decide import Rules, decide
 from app.errors import SchemaError
 from app.machine import Phase
 from app.migrate import LATEST, LOCK, MIGRATIONS, migrate, require_latest
+from app.model import Fact, FactKind
 from app.outbox import tellings
 from tests.conftest import with_name
 from tests.ladder import LEASE, bid
@@ -210,6 +212,30 @@ async def test_installations_come_to_a_database_that_has_hooks(empty):
 
     assert len(await hooks.all_of_them(conn)) == 1
     assert await installations.all_of_them(conn) == []
+    await conn.close()
+
+
+async def test_titles_of_before_are_as_new_as_what_was_heard_last(empty):
+    """No word that comes late puts out a title whose time was not kept."""
+    await migrate_to("0009", empty)
+    conn = await asyncpg.connect(empty)
+    await conn.execute(
+        "insert into patch_sessions (workspace, sc_id, title, status, decided_at, heard_at)"
+        " values ('w', 1, 'New', 'drafted', now(), now())"
+    )
+
+    await migrate(empty)
+
+    (old,) = (await sessions.lock(conn, {("w", 1)})).values()
+    assert (old.title, old.title_at) == ("New", None)
+    late = Fact(
+        workspace="w",
+        sc_id=1,
+        kind=FactKind.DESCRIBED,
+        occurred_at=old.heard_at - timedelta(minutes=1),
+        title="Old",
+    )
+    assert decide(old, [late], Rules())[0].session.title == "New"
     await conn.close()
 
 

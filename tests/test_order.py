@@ -145,6 +145,24 @@ async def test_any_order_of_answers_ends_the_same(ladder, chosen, copies, seed):
 
 
 @pytest.mark.parametrize(
+    "late",
+    [
+        shapes.renamed(STORY, minute=31, title="Export all"),
+        shapes.described(STORY, minute=31, description="As CSV."),
+    ],
+    ids=["title", "description"],
+)
+async def test_a_newer_comment_hides_no_late_word_of_the_story(ladder, late):
+    """An edited comment says nothing of title and text, so it makes no word about them old."""
+    await ladder.in_status(Status.CLARIFYING)
+
+    await ladder.deliver(shapes.comment_edited(STORY, minute=33, text="CSV", comment=91), late)
+
+    session = await ladder.session()
+    assert session["title"] == "Export all" or session["description"] == "As CSV."
+
+
+@pytest.mark.parametrize(
     "closing",
     [shapes.archived(STORY, minute=32), shapes.unlabelled(STORY, minute=32)],
     ids=["archived", "unlabelled"],

@@ -433,11 +433,13 @@ async def test_loops_outlive_an_outage(ladder, proxy, database):
             reconciler=lambda: reconciler,
             workshop=worker,
             sender=None,
-            hooks=Hooks(
-                take=partial(take, worker.pool),
-                settings=Settings(_env_file=None),
-                workspaces=here(),
-            ),
+            watches=[
+                Hooks(
+                    take=partial(take, worker.pool),
+                    settings=Settings(_env_file=None),
+                    workspaces=here(),
+                ).tick
+            ],
             bell=bell,
             stopping=stopping,
             slots=1,

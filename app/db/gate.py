@@ -201,6 +201,7 @@ CLEAR = _end(
     changes="""
         status = 'clarified', attempts = 0, crashes = 0, last_error = null,
         next_attempt_at = app_clock(), title = $8, description = $9,
+        title_at = heard_at, description_at = heard_at,
         app_url = coalesce($10, app_url), cost_usd = cost_usd + $11
     """,
 )

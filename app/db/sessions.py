@@ -41,6 +41,7 @@ async def lock(
     rows = await conn.fetch(
         """
         select workspace, sc_id, status, decided_at, heard_at, title, app_url, description,
+               title_at, description_at,
                claim_generation > 0 as worked, muted_at is not null as muted
           from patch_sessions
          where (workspace, sc_id) in (select * from unnest($1::text[], $2::bigint[]))
@@ -61,9 +62,11 @@ async def add(conn: Connection, opened: Sequence[Session]) -> dict[tuple[str, in
     rows = await conn.fetch(
         """
         insert into patch_sessions
-            (workspace, sc_id, status, decided_at, heard_at, title, app_url, description)
+            (workspace, sc_id, status, decided_at, heard_at, title, app_url, description,
+             title_at, description_at)
         select * from unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[],
-                             $5::timestamptz[], $6::text[], $7::text[], $8::text[])
+                             $5::timestamptz[], $6::text[], $7::text[], $8::text[],
+                             $9::timestamptz[], $10::timestamptz[])
         returning workspace, sc_id, id
         """,
         *zip(*map(_values, opened), strict=True),
@@ -80,11 +83,11 @@ async def save(conn: Connection, session: Session, *, moves: Collection[Move]) -
         """
         update patch_sessions
            set status = $3, decided_at = $4, heard_at = $5, title = $6, app_url = $7,
-               description = $8, updated_at = app_clock(),
-               attempts = case when $9 then 0 else attempts end,
-               crashes = case when $9 then 0 else crashes end,
-               rounds = case when $10 then 0 else rounds end,
-               next_attempt_at = case when $9 then app_clock() else next_attempt_at end
+               description = $8, title_at = $9, description_at = $10, updated_at = app_clock(),
+               attempts = case when $11 then 0 else attempts end,
+               crashes = case when $11 then 0 else crashes end,
+               rounds = case when $12 then 0 else rounds end,
+               next_attempt_at = case when $11 then app_clock() else next_attempt_at end
          where workspace = $1 and sc_id = $2
         returning id
         """,
@@ -105,6 +108,8 @@ def _values(session: Session) -> tuple[object, ...]:
         session.title,
         session.app_url,
         session.description,
+        session.title_at,
+        session.description_at,
     )
 
 

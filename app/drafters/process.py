@@ -198,9 +198,8 @@ class _Tree:
     """A supervisor and all that is below it."""
 
     process: Process
+    #: Ours to close, so no transport has it: uvloop's may close a socket twice.
     control: socket.socket
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
 
     def hand_over(self, *descriptors: int) -> None:
         """Gives it the command's standard streams, and what else it is to hold open."""
@@ -210,16 +209,20 @@ class _Tree:
 
     async def carry_out(self, job: Mapping[str, object]) -> dict[str, Any] | None:
         """What the supervisor says of the job; None if it was killed over it."""
+        loop = asyncio.get_running_loop()
+        said = bytearray()
         with suppress(ConnectionError):
-            self.writer.write(json.dumps(job).encode() + b"\n")
-            if said := await self.reader.read():
-                outcome: dict[str, Any] = json.loads(said)
-                return outcome
+            await loop.sock_sendall(self.control, json.dumps(job).encode() + b"\n")
+            while data := await loop.sock_recv(self.control, READ_BYTES):
+                said += data
+        if said:
+            outcome: dict[str, Any] = json.loads(said)
+            return outcome
         return {"code": -signal.SIGKILL}
 
     async def end(self, grace_seconds: float) -> None:
         """Has the supervisor end its tree, and kills the group if it fails to."""
-        self.writer.close()
+        self.control.close()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), grace_seconds + KILL_SECONDS)
         # Also where the supervisor is gone: the command may have killed it.
@@ -275,14 +278,14 @@ class Spares:
 async def _spawn() -> _Tree:
     """Starts a supervisor, which starts nothing before it is given a job."""
     ours, theirs = socket.socketpair()
+    ours.setblocking(False)
     with theirs:
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
         try:
             process = await _supervisor(theirs.fileno())
         except BaseException:
-            writer.close()
+            ours.close()
             raise
-    return _Tree(process, ours, reader, writer)
+    return _Tree(process, ours)
 
 
 async def _supervisor(control: int) -> Process:
