@@ -99,6 +99,8 @@ poolers: list[Pooler] = []
 
 #: What takes longest begins first, or the last process to end would be alone with it.
 LONGEST = ("test_model.py", "test_chaos.py", "test_stateful.py", "test_order.py")
+#: What is between the service and who talks to it; of the database it shows nothing of its own.
+OUTSIDE = ("test_console_browser.py", "test_framing.py", "test_fronts.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -106,7 +108,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.name not in LONGEST)
     if os.environ.get("DRAFTGATE_TEST_PGBOUNCER") != "1":
         return
-    left = [item for item in items if "server" not in getattr(item, "fixturenames", ())]
+    left = [
+        item
+        for item in items
+        if "server" not in getattr(item, "fixturenames", ()) or item.path.name in OUTSIDE
+    ]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in set(left)]
 
