@@ -22,7 +22,7 @@ COMPILE := $(PIN) pyproject.toml --group build
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install node dev demo test check fmt lock bench bench-pages bench-quick bench-smoke \
-	flame mutants chaos fuzz outage screenshots
+	flame mutants chaos fuzz outage screenshots test-pooler
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ demo: $(RUNS) ## Do the main job once by itself, and check it; JSON=1 for script
 
 test: install ## Run the tests; JOBS=4, ARGS="-k gate"
 	$(BIN)/pytest -n $(JOBS) $(ARGS)
+
+test-pooler: install ## Run all tests that come to a database behind PgBouncer; CI runs most
+	DRAFTGATE_TEST_PGBOUNCER=1 DRAFTGATE_TEST_ALL=1 $(BIN)/pytest -n $(JOBS) $(ARGS)
 
 check: install ## Lint, formatting, types
 	$(BIN)/ruff check

@@ -99,8 +99,14 @@ poolers: list[Pooler] = []
 
 #: What takes longest begins first, or the last process to end would be alone with it.
 LONGEST = ("test_model.py", "test_chaos.py", "test_stateful.py", "test_order.py")
-#: What is between the service and who talks to it; of the database it shows nothing of its own.
-OUTSIDE = ("test_console_browser.py", "test_framing.py", "test_fronts.py")
+#: What is between the service and who talks to it: of the database it shows nothing of its own.
+OUTSIDE = {
+    f"test_{name}.py"
+    for name in (
+        *("bounds", "cli", "connection", "console", "console_browser", "forwarded", "framing"),
+        *("fronts", "fuzz", "hooks", "hostile", "installs", "leaks", "official_client"),
+    )
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -108,10 +114,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.name not in LONGEST)
     if os.environ.get("DRAFTGATE_TEST_PGBOUNCER") != "1":
         return
+    outside = set() if os.environ.get("DRAFTGATE_TEST_ALL") == "1" else OUTSIDE
     left = [
         item
         for item in items
-        if "server" not in getattr(item, "fixturenames", ()) or item.path.name in OUTSIDE
+        if "server" not in getattr(item, "fixturenames", ()) or item.path.name in outside
     ]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in set(left)]
