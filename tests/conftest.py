@@ -99,12 +99,33 @@ poolers: list[Pooler] = []
 
 #: What takes longest begins first, or the last process to end would be alone with it.
 LONGEST = ("test_model.py", "test_chaos.py", "test_stateful.py", "test_order.py")
-#: What is between the service and who talks to it: of the database it shows nothing of its own.
+#: Left to `make test-pooler`, which tries all: what is mostly about the service and who talks to it,
+#: or about what comes of events. The gate, the claims and the queues are tried each time.
 OUTSIDE = {
     f"test_{name}.py"
     for name in (
-        *("bounds", "cli", "connection", "console", "console_browser", "forwarded", "framing"),
-        *("fronts", "fuzz", "hooks", "hostile", "installs", "leaks", "official_client"),
+        *(
+            "api",
+            "bounds",
+            "clarify",
+            "cli",
+            "commands",
+            "connection",
+            "console",
+            "console_browser",
+        ),
+        *(
+            "forwarded",
+            "framing",
+            "fronts",
+            "fuzz",
+            "hooks",
+            "hostile",
+            "installs",
+            "leaks",
+            "life",
+        ),
+        *("metrics", "migrations", "official_client", "order", "outage", "sources", "standing"),
     )
 }
 
