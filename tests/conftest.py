@@ -99,8 +99,8 @@ poolers: list[Pooler] = []
 
 #: What takes longest begins first, or the last process to end would be alone with it.
 LONGEST = ("test_model.py", "test_chaos.py", "test_stateful.py", "test_order.py")
-#: Left to `make test-pooler`, which tries all: what is mostly about the service and who talks to it,
-#: or about what comes of events. The gate, the claims and the queues are tried each time.
+#: Left to `make test-pooler`, which tries all: what is mostly about the service and who talks to
+#: it, or about what comes of events. The gate, the claims and the queues are tried each time.
 OUTSIDE = {
     f"test_{name}.py"
     for name in (
