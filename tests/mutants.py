@@ -725,6 +725,20 @@ MUTANTS = (
         tests="tests/test_gate.py newest_draft",
     ),
     Mutant(
+        guard="a late title puts out no newer one",
+        file="app/decide.py",
+        old="fact.title and (self.title_at is None or at >= self.title_at)",
+        new="fact.title",
+        tests="tests/test_migrations.py titles_of_before",
+    ),
+    Mutant(
+        guard="a comment makes no title old",
+        file="app/decide.py",
+        old="    return at or (session.heard_at",
+        new="    return (session.heard_at",
+        tests="tests/test_order.py hides_no_late_word",
+    ),
+    Mutant(
         guard="a comment is obeyed once",
         file="app/decide.py",
         old=" and not again:",
