@@ -17,6 +17,7 @@ from app.db import hooks, installations, look, server
 from app.db.connect import DATABASE_ERRORS, Connection, reason
 from app.db.server import Server
 from app.db.spool import SpoolFile, SpoolState
+from app.door.spool import FILE
 from app.drafters.git import Git, git_environment
 from app.errors import (
     DrafterError,
@@ -30,7 +31,6 @@ from app.model import Hook, HookStatus, Installation, InstallationStatus, OwedSt
 from app.settings import PREFIX, Settings, strangers
 from app.shortcut.client import ShortcutClient
 from app.sources import SOURCE, Source
-from app.spool import FILE
 
 #: The versions of PostgreSQL that are tested.
 OLDEST, NEWEST = 15, 18

@@ -15,11 +15,11 @@ from app.api.guard import Guard
 from app.api.models import UNAUTHORIZED, refusals
 from app.db.connect import DATABASE_ERRORS, Pool, take
 from app.db.spool import SpoolState
+from app.door.spool import Spool
 from app.errors import Rejected, SchemaError, SpoolError
 from app.live import Shared
 from app.metrics import Metrics
 from app.migrate import require_latest
-from app.spool import Spool
 
 READY_TIMEOUT_SECONDS = 3.0
 _AWAY = "the database is not available"

@@ -14,15 +14,17 @@ from functools import partial
 from uuid import uuid4
 
 import structlog
+from starlette.types import ASGIApp
 
 from app.api.access import Desk, guard_of
 from app.apply import Applier
-from app.body import App
 from app.claims import Heart
-from app.connection import Lobby
-from app.counts import Counts
 from app.db.connect import DATABASE_ERRORS, Database, Pool, reason, take
 from app.decide import Rules
+from app.door.connection import Lobby
+from app.door.counts import Counts
+from app.door.record import DATABASE_SHARE, Recorder
+from app.door.spool import Spool, require_directory
 from app.draft import Clarifying, Limits, Workshop
 from app.drafters.command import CommandDrafter, allowed_environment
 from app.drafters.git import git_environment
@@ -35,9 +37,7 @@ from app.live import Live
 from app.migrate import require_latest
 from app.outbox import Sender, tellings
 from app.reconcile import Reconciler
-from app.record import DATABASE_SHARE, Recorder
 from app.settings import Settings
-from app.spool import Spool, require_directory
 from app.wake import Bell, wait
 from app.web import Server, create_app, create_metrics_app
 from app.workspaces import Workspaces, connected
@@ -245,7 +245,7 @@ async def _serve_http(
             server.should_exit = True
 
 
-def _server(settings: Settings, app: App) -> Server:
+def _server(settings: Settings, app: ASGIApp) -> Server:
     lobby = Lobby(timeout_seconds=settings.header_timeout_seconds, most=settings.connection_limit)
     return Server(app, graceful_timeout_seconds=settings.shutdown_grace_seconds, lobby=lobby)
 

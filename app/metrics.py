@@ -16,16 +16,16 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from app.counts import BOUNDS, Counts
 from app.db import hooks, installations, look, stats
 from app.db.connect import DATABASE_ERRORS, Pool, take
 from app.db.spool import SpoolState
 from app.db.stats import Backlog
+from app.door.counts import BOUNDS, Counts
+from app.door.record import Recorder
+from app.door.spool import Spool
 from app.errors import SpoolError
 from app.live import Shared
 from app.machine import Status
-from app.record import Recorder
-from app.spool import Spool
 
 TIMEOUT_SECONDS = 3.0
 

@@ -5,8 +5,8 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi.responses import JSONResponse
+from starlette.types import Send
 
-from app.body import Send
 from app.errors import Rejected
 
 #: The rest of a body that was not read must not be taken for the next request.

@@ -11,22 +11,23 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
 
 from app import callback, health
 from app.api import routes
 from app.api.access import Desk, guard_of
-from app.body import App, BodyReader
-from app.bounds import Bounds
-from app.connection import KEEP_ALIVE_SECONDS, Connection, Lobby
 from app.console.server import create_console
 from app.db.connect import DATABASE_ERRORS, Pool, reason, take
-from app.describe import describe_door
+from app.door.body import BodyReader
+from app.door.bounds import Bounds
+from app.door.connection import KEEP_ALIVE_SECONDS, Connection, Lobby
+from app.door.describe import describe_door
+from app.door.receive import Door
+from app.door.record import Recorder
 from app.errors import Rejected
 from app.installs import installs_of
 from app.metrics import Metrics
 from app.problems import problem
-from app.receive import Door
-from app.record import Recorder
 from app.settings import Settings
 
 VERSION = "0.1.0"
@@ -49,7 +50,7 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         *,
         graceful_timeout_seconds: float,
         lobby: Lobby | None = None,
@@ -83,7 +84,7 @@ def create_app(
     recorder: Recorder | None,
     draining: Callable[[], bool],
     desk: Desk | None = None,
-) -> App:
+) -> ASGIApp:
     """The whole application; health and figures take their connections from the pool.
 
     Without a recorder this process receives no deliveries; without a desk it has no operators' API
@@ -119,7 +120,7 @@ def create_app(
     )
 
 
-def create_metrics_app(settings: Settings, pool: Pool, recorder: Recorder | None) -> App:
+def create_metrics_app(settings: Settings, pool: Pool, recorder: Recorder | None) -> ASGIApp:
     """`/metrics` alone, without a token: for a port that only Prometheus can reach."""
     api = FastAPI(openapi_url=None, redirect_slashes=False)
     metrics = Metrics(pool, recorder)

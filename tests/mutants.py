@@ -590,7 +590,7 @@ MUTANTS = (
     ),
     Mutant(
         guard="the answer waits for the commit",
-        file="app/record.py",
+        file="app/door/record.py",
         old="        new = await events.record(conn, list(distinct.values()))\n",
         new=(
             "        new = set(distinct)\n"
@@ -600,7 +600,7 @@ MUTANTS = (
     ),
     Mutant(
         guard="the signature",
-        file="app/receive.py",
+        file="app/door/receive.py",
         old="        if not verify(self._secrets[source], body, signatures):",
         new="        if not signatures:",
         tests="tests/test_receive.py after_signing",
@@ -859,21 +859,21 @@ MUTANTS = (
     ),
     Mutant(
         guard="what nobody waits for is not recorded",
-        file="app/record.py",
+        file="app/door/record.py",
         old="            if not waiting[1].done():  # The process",
         new="            if True:  # The process",
         tests="tests/test_record.py waits_for_any_more",
     ),
     Mutant(
         guard="the rows of a batch",
-        file="app/record.py",
+        file="app/door/record.py",
         old="rows = 1 if self._singly else BATCH_ROWS",
         new="rows = 1 if self._singly else 100_000",
         tests="tests/test_record.py so_many_deliveries",
     ),
     Mutant(
         guard="the bytes of a batch",
-        file="app/record.py",
+        file="app/door/record.py",
         old=" and size < BATCH_BYTES:",
         new=":",
         tests="tests/test_record.py so_many_bytes",
@@ -1318,7 +1318,7 @@ MUTANTS = (
     # --- connections, health, figures, tokens
     Mutant(
         guard="what is answered is let go of",
-        file="app/fastlane.py",
+        file="app/door/fastlane.py",
         old="        self._about = None\n",
         new="",
         tests="tests/test_connection.py freed_at_once",

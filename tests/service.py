@@ -12,10 +12,10 @@ from typing import Literal
 import httpx
 from structlog.testing import capture_logs
 
-from app.connection import KEEP_ALIVE_SECONDS, Lobby
 from app.db.connect import Database
+from app.door.connection import KEEP_ALIVE_SECONDS, Lobby
+from app.door.record import Recorder
 from app.main import HEALTH_CONNECTIONS, desk_of, recorder_of
-from app.record import Recorder
 from app.settings import Settings
 from app.shortcut.signature import sign
 from app.wake import Bell

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from app.bounds import MOST_AT_ONCE
+from app.door.bounds import MOST_AT_ONCE
 from tests import shapes
 from tests.locks import until
 from tests.service import Service, receiver

@@ -16,11 +16,11 @@ import typer
 from app.cli.main import app
 from app.db import gate, look
 from app.db.spool import Spooled, SpoolFile
+from app.door.spool import FILE
 from app.machine import Status
 from app.operate import Action
 from app.processes import argv
 from app.simulator.records import PEOPLE, WORKSPACE_ID
-from app.spool import FILE
 from tests import shapes
 from tests.ladder import DRAFT, comment
 from tests.office import TOKEN, simulated

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.connection import Connection
+from app.door.connection import Connection
 from app.shortcut.signature import sign
 from tests import shapes
 from tests.locks import until

@@ -13,12 +13,12 @@ import pytest
 
 from app import live
 from app.api.guard import MOST_FAILURES
-from app.bounds import MOST_AT_ONCE
 from app.console import actions, diff, server
 from app.console import pages as reading
 from app.console.access import local
 from app.console.render import link, visible
 from app.db import events, gate, hooks, installations
+from app.door.bounds import MOST_AT_ONCE
 from app.errors import Rejected
 from app.live import MOST_WATCHERS, Live, Shared
 from app.machine import Status

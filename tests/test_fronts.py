@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from app.cli.trial import listen
-from app.connection import KEEP_ALIVE_SECONDS
+from app.door.connection import KEEP_ALIVE_SECONDS
 from app.settings import Settings
 from app.shortcut.signature import sign
 from tests import shapes

@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app import live, metrics
 from app.api.guard import MOST_FAILURES
-from app.counts import OUTCOMES, Counts, room
 from app.db import hooks
 from app.db.connect import Database
+from app.door.counts import OUTCOMES, Counts, room
 from app.machine import Status
 from app.shortcut.signature import sign
 from tests import shapes

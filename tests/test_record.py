@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from app.door.record import BATCH_BYTES, BATCH_ROWS, Outcome, Recorder
 from app.model import Delivery
-from app.record import BATCH_BYTES, BATCH_ROWS, Outcome, Recorder
 from app.shortcut.envelope import read
 from app.wake import Bell
 from tests import shapes

@@ -11,8 +11,8 @@ import pytest
 
 from app.db.connect import Database
 from app.db.spool import Spooled, SpoolFile
+from app.door.spool import FILE, Spool, require_directory
 from app.errors import SettingsError
-from app.spool import FILE, Spool, require_directory
 from tests import shapes
 from tests.locks import until
 from tests.proxy import proxy_to

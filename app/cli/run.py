@@ -18,7 +18,7 @@ from app.cli.common import (
     run,
     settings_and_logs,
 )
-from app.counts import Counts, room
+from app.door.counts import Counts, room
 from app.errors import SettingsError
 from app.main import LAST_SECONDS, Listening, Role
 from app.processes import Child, die_with_parent, supervise

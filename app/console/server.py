@@ -12,11 +12,11 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from fastapi.staticfiles import StaticFiles
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import operate
 from app.api.access import Desk, Desked
 from app.api.guard import Attempts
-from app.body import App, Message, Receive, Scope, Send
 from app.console import access, actions, pages
 from app.console.access import Form, Signed, SignedForm, SignInRequired
 from app.console.render import HERE, page
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 class Guarded:
     """Adds to every answer what keeps browsers from doing more with it than to show it."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,7 +60,7 @@ class Guarded:
         await self._app(scope, receive, guarded)
 
 
-def create_console(desk: Desk) -> App:
+def create_console(desk: Desk) -> ASGIApp:
     """The console's pages; to be mounted at `/console`."""
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     app.state.desk = desk

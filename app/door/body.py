@@ -1,16 +1,12 @@
 """Bodies of requests, whole or not at all: no more bytes, and no more time, than the limits."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from starlette.types import Receive
 
 from app.errors import Rejected
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 #: A deadline that has always been over.

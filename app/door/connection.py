@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from app.door.fastlane import FastLane
 from app.errors import Rejected
-from app.fastlane import FastLane
 from app.problems import problem
 
 #: Of the names and values of one request's headers, with its target.

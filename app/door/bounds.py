@@ -1,8 +1,9 @@
 """What everything but the webhook may use up: requests at a time, bytes and seconds of each."""
 
 import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.body import App, BodyReader, Gone, Message, Receive, Scope, Send
+from app.door.body import BodyReader, Gone
 from app.errors import Rejected
 from app.problems import refuse
 
@@ -22,7 +23,7 @@ class Bounds:
     proxy serves the app; it may have cut it off the path or not, behind here it never has.
     """
 
-    def __init__(self, app: App, bodies: BodyReader, *, root_path: str) -> None:
+    def __init__(self, app: ASGIApp, bodies: BodyReader, *, root_path: str) -> None:
         self._app = app
         self._bodies = bodies
         self._root_path = root_path

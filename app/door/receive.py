@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as _quoted
 
 import structlog
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.body import App, BodyReader, Gone, Headers, Receive, Scope, Send
+from app.door.body import BodyReader, Gone, Headers
+from app.door.record import Asker, Outcome, Recorder
 from app.errors import Rejected, Unrecorded
 from app.forwarded import Proxies
 from app.model import Delivery
 from app.problems import refuse
-from app.record import Asker, Outcome, Recorder
 from app.shortcut import envelope
 from app.shortcut.signature import SIGNATURE_HEADER, verify
 from app.sources import SOURCE
@@ -41,7 +42,7 @@ class Door:
 
     def __init__(
         self,
-        behind: App,
+        behind: ASGIApp,
         recorder: Recorder,
         bodies: BodyReader,
         *,

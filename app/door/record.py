@@ -12,15 +12,15 @@ from typing import Protocol
 import asyncpg
 import structlog
 
-from app.counts import Counts
 from app.db import events
 from app.db.connect import DATABASE_ERRORS, Database, reason
 from app.db.spool import Spooled
+from app.door.counts import Counts
+from app.door.spool import Spool
 from app.errors import SpoolError, Unrecorded
 from app.model import Delivery
 from app.outage import Outage
 from app.shortcut import envelope
-from app.spool import Spool
 from app.wake import Bell, Ring, wait
 
 #: Most deliveries, and about most bytes, that one statement takes.

@@ -11,12 +11,12 @@ from typing import Any
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from app.body import Headers
+from app.door.body import Headers
+from app.door.receive import Door
+from app.door.record import Outcome
 from app.errors import Rejected, Unrecorded
 from app.model import Delivery
 from app.problems import refusal
-from app.receive import Door
-from app.record import Outcome
 
 _JSON = ((b"content-type", b"application/json"),)
 _CLOSE = ((b"connection", b"close"),)

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from app.api.models import refusals
-from app.receive import PATH
+from app.door.receive import PATH
 
 _EXAMPLE = {
     "id": "595285dc-9c43-4b9c-a1e6-0cd9aff5b084",
