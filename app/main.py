@@ -17,30 +17,30 @@ import structlog
 from starlette.types import ASGIApp
 
 from app.api.access import Desk, guard_of
-from app.apply import Applier
-from app.claims import Heart
 from app.db.connect import DATABASE_ERRORS, Database, Pool, reason, take
 from app.decide import Rules
 from app.door.connection import Lobby
 from app.door.counts import Counts
 from app.door.record import DATABASE_SHARE, Recorder
 from app.door.spool import Spool, require_directory
-from app.draft import Clarifying, Limits, Workshop
 from app.drafters.command import CommandDrafter, allowed_environment
 from app.drafters.git import git_environment
 from app.drafters.process import Spares
-from app.engine import Engine
 from app.errors import DraftgateError, SettingsError
-from app.hooks import Hooks
 from app.in_force import in_force
 from app.live import Live
 from app.migrate import require_latest
-from app.outbox import Sender, tellings
-from app.reconcile import Reconciler
 from app.settings import Settings
 from app.wake import Bell, wait
 from app.web import Server, create_app, create_metrics_app
-from app.workspaces import Workspaces, connected
+from app.worker.apply import Applier
+from app.worker.claims import Heart
+from app.worker.draft import Clarifying, Limits, Workshop
+from app.worker.engine import Engine
+from app.worker.hooks import Hooks
+from app.worker.outbox import Sender, tellings
+from app.worker.reconcile import Reconciler
+from app.worker.workspaces import Workspaces, connected
 
 #: After the grace: for killing drafters and giving their claims back, also where a statement is
 #: never answered, which takes `command_timeout_seconds`, and is carried out again.

@@ -7,7 +7,6 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from app.apply import Applier
 from app.db import events, gate
 from app.db.connect import Connection, Database, Pool
 from app.db.gate import Bid, Comment
@@ -18,7 +17,8 @@ from app.shortcut.client import ShortcutClient
 from app.shortcut.envelope import read
 from app.simulator.records import WORKSPACE_ID
 from app.wake import Bell
-from app.workspaces import Workspaces
+from app.worker.apply import Applier
+from app.worker.workspaces import Workspaces
 from tests import shapes
 
 LEASE = timedelta(seconds=60)

@@ -30,7 +30,7 @@ GATE, SESSIONS, EVENTS = "app/db/gate.py", "app/db/sessions.py", "app/db/events.
 OPERATE, RETENTION = "tests/test_operate.py", "app/db/retention.py"
 HOOKS, INSTALLATIONS = "app/db/hooks.py", "app/db/installations.py"
 FORGIVES, ANEW = "tests/test_gate.py what_an_end", "tests/test_gate.py begins_anew"
-OUTBOX, CLAIMS, DRAFT = "app/db/outbox.py", "app/claims.py", "app/draft.py"
+OUTBOX, CLAIMS, DRAFT = "app/db/outbox.py", "app/worker/claims.py", "app/worker/draft.py"
 STOPPING = "           and (stopping_until is null or stopping_until <= app_now())\n"
 BEAT_FENCE = "where id = $1 and claim_generation = $2 and status in ('asking', 'drafting')"
 
@@ -754,35 +754,35 @@ MUTANTS = (
     ),
     Mutant(
         guard="a batch counts in the sender's order",
-        file="app/apply.py",
+        file="app/worker/apply.py",
         old="        told.sort(",
         new="        list(told).sort(",
         tests="tests/test_order.py sender_s_order",
     ),
     Mutant(
         guard="a conversation is decided anew with its session",
-        file="app/apply.py",
+        file="app/worker/apply.py",
         old="        await sessions.forget_conversation(conn, session_id)",
         new="        pass",
         tests="tests/test_order.py same_time_end",
     ),
     Mutant(
         guard="facts of a replay replace the old ones",
-        file="app/apply.py",
+        file="app/worker/apply.py",
         old="        await facts.forget(conn, [event.id for event, _ in read])\n",
         new="",
         tests="tests/test_apply.py takes_back",
     ),
     Mutant(
         guard="the database is not an event's fault",
-        file="app/apply.py",
+        file="app/worker/apply.py",
         old="        except (*DATABASE_ERRORS, ShortcutError):",
         new="        except ShortcutError:",
         tests="tests/test_apply.py no_event_s_fault",
     ),
     Mutant(
         guard="the database is not a batch's fault",
-        file="app/apply.py",
+        file="app/worker/apply.py",
         old="        except DATABASE_ERRORS:\n            raise\n",
         new="",
         tests="tests/test_apply.py costs_a_try",
@@ -954,21 +954,21 @@ MUTANTS = (
     # --- the outbox
     Mutant(
         guard="our own marker is looked for",
-        file="app/outbox.py",
+        file="app/worker/outbox.py",
         old="found is None and owed.attempts > 0:",
         new="found is None and owed.attempts < 0:",
         tests="tests/test_outbox.py without_an_answer or died",
     ),
     Mutant(
         guard="no posting by a sender that stood still",
-        file="app/outbox.py",
+        file="app/worker/outbox.py",
         old="    if time.monotonic() > post_by:",
         new="    if post_by < 0:",
         tests="tests/test_outbox.py stood_still",
     ),
     Mutant(
         guard="a refused token is waited out",
-        file="app/outbox.py",
+        file="app/worker/outbox.py",
         old="        if error.status in _OF_THE_TOKEN:",
         new="        if error.status < 0:",
         tests="tests/test_outbox.py refused_for_a_while",

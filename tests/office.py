@@ -9,12 +9,12 @@ from app.cli.simulate import serve_app
 from app.cli.trial import listen
 from app.db import gate
 from app.db.connect import Pool
-from app.outbox import Sender
 from app.shortcut.client import ShortcutClient
 from app.simulator.faults import Fault
 from app.simulator.records import AGENT, PEOPLE
 from app.simulator.server import create_simulator
 from app.simulator.simulation import Simulation
+from app.worker.outbox import Sender
 from tests import shapes
 from tests.ladder import DRAFT, Ladder, comment, here
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.apply import Applier
 from app.db import events, sessions
 from app.db.connect import DATABASE_ERRORS, take
 from app.db.events import Replay
@@ -21,6 +20,7 @@ from app.shortcut.client import ShortcutClient
 from app.simulator.faults import Fault
 from app.simulator.records import AGENT_ID, PEOPLE
 from app.wake import Bell
+from app.worker.apply import Applier
 from tests import shapes
 from tests.ladder import RULES, Ladder, here
 from tests.locks import blocked, until

@@ -11,7 +11,7 @@ from app.errors import ShortcutBusy, ShortcutUnavailable
 from app.settings import Settings
 from app.shortcut.client import ShortcutClient
 from app.simulator.faults import Fault
-from app.workspaces import connected
+from app.worker.workspaces import connected
 from tests.locks import until
 from tests.office import TOKEN, simulated
 from tests.proxy import proxy_to

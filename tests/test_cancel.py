@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from app.apply import Applier
-from app.claims import Heart, Held, Pulse, acquire
 from app.db import gate, look, sessions
 from app.db.connect import Database, Pool, take
-from app.draft import Workshop
 from app.machine import Phase, Status
 from app.model import Claim, Story
-from app.outbox import Sender
 from app.shortcut.client import ShortcutClient
 from app.simulator.records import AGENT, PEOPLE
 from app.wake import Bell
+from app.worker.apply import Applier
+from app.worker.claims import Heart, Held, Pulse, acquire
+from app.worker.draft import Workshop
+from app.worker.outbox import Sender
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment, here
 from tests.locks import blocked, until

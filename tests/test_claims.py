@@ -10,12 +10,12 @@ from functools import partial
 
 import pytest
 
-from app.claims import End, Heart, backoff
 from app.db import gate, sessions
 from app.db.connect import Database
 from app.errors import SettingsError
 from app.machine import Phase
 from app.settings import load
+from app.worker.claims import End, Heart, backoff
 from tests.ladder import bid
 from tests.locks import PATIENCE_SECONDS, until
 

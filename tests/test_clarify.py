@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from app.claims import Heart
 from app.clarify import SHORT_CHARS, Rule, lacking
 from app.db import gate
 from app.db.connect import Database
-from app.draft import Clarifying, Workshop
 from app.machine import Phase
 from app.model import Draft, Story
 from app.shortcut.client import ShortcutClient
 from app.wake import Bell
+from app.worker.claims import Heart
+from app.worker.draft import Clarifying, Workshop
 from tests import shapes
 from tests.ladder import Ladder, bid, comment, here
 from tests.test_work import GOOD, LIMITS, PATCH, command

@@ -10,13 +10,13 @@ from structlog.testing import capture_logs
 from app.db import hooks as db
 from app.db.connect import take
 from app.errors import DraftgateError, ShortcutUnavailable
-from app.hooks import Hooks
 from app.model import Hook, HookStatus
 from app.settings import Settings
 from app.simulator.faults import Fault
 from app.simulator.simulation import Simulation
 from app.sources import Source
-from app.workspaces import connected
+from app.worker.hooks import Hooks
+from app.worker.workspaces import connected
 from tests.office import TOKEN, simulated
 from tests.service import SECRET
 from tests.test_cli import draftgate as draftgate  # a fixture

@@ -25,7 +25,7 @@ from app.simulator.oauth import CLIENT_ID
 from app.simulator.records import AGENT, AGENT_ID, PEOPLE, STATES, URL_SLUG, WORKSPACE_ID
 from app.simulator.simulation import Simulation
 from app.vault import Vault
-from app.workspaces import connected
+from app.worker.workspaces import connected
 from tests import shapes
 from tests.ladder import here
 from tests.locks import until

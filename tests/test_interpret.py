@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.interpret import interpret
 from app.model import Fact, FactKind, Interpretation, Known, Need, NeedKind
 from app.shortcut.envelope import read
 from app.shortcut.event import MAX_FACTS
+from app.worker.interpret import interpret
 
 SAMPLES = Path(__file__).parent / "samples" / "deliveries"
 RECEIVED = datetime(2026, 9, 14, 12, 0, tzinfo=UTC)

@@ -11,19 +11,19 @@ from functools import partial
 import pytest
 
 from app import words
-from app.claims import Heart
 from app.clarify import Rule
 from app.db.connect import Database, take
-from app.draft import Clarifying, Workshop
 from app.machine import Status
-from app.outbox import Sender
-from app.reconcile import Reconciler
 from app.shortcut.client import ShortcutClient
 from app.simulator.deliveries import v1
 from app.simulator.deliveries_v2 import v2
 from app.simulator.records import AGENT, PEOPLE, STATES, WORKSPACE_ID, Change, Comment
 from app.simulator.workspace import Workspace
 from app.wake import Bell
+from app.worker.claims import Heart
+from app.worker.draft import Clarifying, Workshop
+from app.worker.outbox import Sender
+from app.worker.reconcile import Reconciler
 from tests.ladder import RULES, Ladder, here
 from tests.office import TOKEN, simulated
 from tests.test_reconcile import ALWAYS

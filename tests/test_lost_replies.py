@@ -10,18 +10,18 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from app.apply import Applier
-from app.claims import End, Heart, acquire
 from app.db import gate, outbox
 from app.db.connect import DATABASE_ERRORS, Database
-from app.draft import Limits, Workshop
 from app.errors import DrafterError
 from app.machine import Phase
 from app.model import Draft
-from app.outbox import Sender
 from app.shortcut.client import ShortcutClient
 from app.simulator.records import AGENT, PEOPLE
 from app.wake import Bell
+from app.worker.apply import Applier
+from app.worker.claims import End, Heart, acquire
+from app.worker.draft import Limits, Workshop
+from app.worker.outbox import Sender
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment, here
 from tests.locks import PATIENCE_SECONDS, until

@@ -18,7 +18,7 @@ from app.errors import SchemaError
 from app.machine import Phase
 from app.migrate import LATEST, LOCK, MIGRATIONS, migrate, require_latest
 from app.model import Fact, FactKind
-from app.outbox import tellings
+from app.worker.outbox import tellings
 from tests.conftest import with_name
 from tests.ladder import LEASE, bid
 from tests.locks import until

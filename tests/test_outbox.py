@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from app.cli.main import app as command
 from app.db import outbox
 from app.machine import Status
-from app.outbox import LEASE, MAX_TRIES, tellings
 from app.simulator.records import STATES
 from app.words import standing
+from app.worker.outbox import LEASE, MAX_TRIES, tellings
 from tests.locks import until
 from tests.proxy import proxy_to
 from tests.test_gate import plan_badly

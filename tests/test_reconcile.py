@@ -7,17 +7,17 @@ from unittest.mock import ANY
 
 import pytest
 
-from app import reconcile
 from app.db import reconciliations
 from app.db.connect import take
 from app.db.reconciliations import Mark
 from app.errors import ShortcutUnavailable
-from app.reconcile import Reconciler
 from app.shortcut.client import ShortcutClient
 from app.simulator.deliveries import v1
 from app.simulator.faults import Fault
 from app.simulator.records import AGENT, PEOPLE, STATES, Change
 from app.simulator.simulation import Simulation
+from app.worker import reconcile
+from app.worker.reconcile import Reconciler
 from tests.ladder import RULES, Ladder, here
 from tests.office import TOKEN, simulated
 

@@ -15,19 +15,19 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from app.apply import Applier
-from app.claims import acquire
 from app.cli.trial import SAMPLE_DRAFTER
 from app.db import events, gate, look, outbox, sessions
 from app.db.connect import Connection, Database, Pool, take, transaction
-from app.engine import Engine
-from app.hooks import Hooks
 from app.machine import Phase
 from app.outage import Outage
-from app.reconcile import Reconciler
 from app.settings import Settings
 from app.shortcut.envelope import read
 from app.wake import Bell
+from app.worker.apply import Applier
+from app.worker.claims import acquire
+from app.worker.engine import Engine
+from app.worker.hooks import Hooks
+from app.worker.reconcile import Reconciler
 from tests import shapes
 from tests.ladder import DRAFT, LEASE, RULES, Ladder, bid, comment, here
 from tests.locks import blocked, until

@@ -15,7 +15,7 @@ from app.shortcut.signature import sign
 from app.simulator.faults import Fault
 from app.simulator.records import AGENT_ID, PEOPLE, WORKSPACE_ID
 from app.sources import Source
-from app.workspaces import Workspaces, connected
+from app.worker.workspaces import Workspaces, connected
 from tests import shapes
 from tests.ladder import here
 from tests.office import TOKEN, simulated

@@ -7,9 +7,9 @@ import pytest
 
 from app.db import outbox
 from app.machine import Status
-from app.outbox import LEASE, tellings
 from app.simulator.records import PEOPLE, STATES
 from app.words import standing
+from app.worker.outbox import LEASE, tellings
 from tests import shapes
 from tests.ladder import here
 from tests.office import Office

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from app.claims import Heart
 from app.db import sessions
 from app.db.connect import Database
-from app.draft import END_PAUSE_SECONDS, Limits, Workshop
 from app.drafters.command import CommandDrafter
 from app.main import LAST_SECONDS
 from app.wake import Bell
+from app.worker.claims import Heart
+from app.worker.draft import END_PAUSE_SECONDS, Limits, Workshop
 from tests import shapes
 from tests.ladder import here
 from tests.locks import until
@@ -372,7 +372,7 @@ async def test_the_clarify_phase_has_a_last_attempt_too(ladder, workshop):
 
 async def test_a_phase_that_takes_too_long_is_a_failed_attempt(ladder, workshop, monkeypatch):
     """Whatever hung, the session is ready again, and that can't go on for ever."""
-    monkeypatch.setattr("app.draft.PHASE_SLACK", timedelta(seconds=4))
+    monkeypatch.setattr("app.worker.draft.PHASE_SLACK", timedelta(seconds=4))
     await ladder.clarified()
     never = replace(LIMITS, lease=timedelta(seconds=3), drafter_timeout=timedelta(0))
 

@@ -15,8 +15,8 @@ from app.db.connect import Connection
 from app.db.reconciliations import Mark
 from app.errors import DraftgateError
 from app.main import rules_of
-from app.reconcile import Found, Reconciler
-from app.workspaces import connected
+from app.worker.reconcile import Found, Reconciler
+from app.worker.workspaces import connected
 
 FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 COLUMNS = ("workspace", "stories", "events", "more")

@@ -13,11 +13,11 @@ from app.cli.show import print_json, print_table
 from app.db import hooks as db
 from app.db.connect import Connection
 from app.errors import DraftgateError, SettingsError
-from app.hooks import Hooks
 from app.model import Hook
 from app.operate import Plan
 from app.sources import SOURCE
-from app.workspaces import connected
+from app.worker.hooks import Hooks
+from app.worker.workspaces import connected
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from app.shortcut import envelope
 from app.shortcut.client import ShortcutClient
 from app.shortcut.values import mappings, number
 from app.sources import SOURCE
-from app.workspaces import Workspaces
+from app.worker.workspaces import Workspaces
 
 #: Stories that one run reads, at most, with two requests each; the next run goes on.
 MOST_STORIES = 40

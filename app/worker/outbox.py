@@ -11,7 +11,6 @@ import structlog
 
 from app import words
 from app.budget import PAUSE_SECONDS
-from app.claims import backoff
 from app.db import outbox, sessions
 from app.db.connect import DATABASE_ERRORS, Pool, take
 from app.db.outbox import Telling
@@ -19,7 +18,8 @@ from app.errors import ShortcutBusy, ShortcutRefused, ShortcutUnavailable
 from app.machine import Status
 from app.model import Marks, Owed, Rewritten
 from app.outage import Outage
-from app.workspaces import Workspaces
+from app.worker.claims import backoff
+from app.worker.workspaces import Workspaces
 
 #: Longer than every call that one sending makes may take together.
 LEASE = timedelta(seconds=60)

@@ -14,7 +14,6 @@ import asyncpg
 import structlog
 
 from app import clarify, words
-from app.claims import End, Heart, Held, acquire, backoff
 from app.db import gate, sessions
 from app.db.connect import DATABASE_ERRORS, Connection, Pool, reason, take
 from app.db.gate import Bid, Comment
@@ -22,7 +21,8 @@ from app.errors import DrafterError, DraftgateError, ShortcutError, ShortcutRefu
 from app.machine import Phase
 from app.model import Asked, Claim, Draft, Remark, Story
 from app.wake import Bell
-from app.workspaces import Workspaces
+from app.worker.claims import End, Heart, Held, acquire, backoff
+from app.worker.workspaces import Workspaces
 
 #: The statement that ends a claim; False when the claim was lost before.
 Ending = Callable[[Connection], Awaitable[bool]]

@@ -5,14 +5,14 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from app.apply import Applier
 from app.db.connect import DATABASE_ERRORS
-from app.draft import Workshop
 from app.errors import ShortcutUnavailable
 from app.outage import Outage
-from app.outbox import Sender
-from app.reconcile import Reconciler
 from app.wake import Bell, Ring, wait
+from app.worker.apply import Applier
+from app.worker.draft import Workshop
+from app.worker.outbox import Sender
+from app.worker.reconcile import Reconciler
 
 Tick = Callable[[], Awaitable[bool]]
 

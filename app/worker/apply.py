@@ -9,13 +9,11 @@ from datetime import timedelta
 import structlog
 
 from app import words
-from app.claims import backoff
 from app.db import events, facts, installations, outbox, sessions
 from app.db.connect import DATABASE_ERRORS, Connection, Pool, take, transaction
 from app.db.events import PendingEvent
 from app.decide import Rules, decide, hangs_on_the_past
 from app.errors import ShortcutError, ShortcutRefused, ShortcutUnavailable
-from app.interpret import interpret, workspace_of
 from app.machine import OWNED
 from app.model import (
     Decision,
@@ -29,7 +27,9 @@ from app.model import (
     Session,
 )
 from app.wake import Bell
-from app.workspaces import Workspaces
+from app.worker.claims import backoff
+from app.worker.interpret import interpret, workspace_of
+from app.worker.workspaces import Workspaces
 
 BATCH_EVENTS = 100
 #: How long one process has for reading what an event refers to before another may try.

@@ -14,7 +14,7 @@ from app.model import Hook, HookStatus
 from app.settings import PREFIX, Settings
 from app.shortcut.client import ShortcutClient
 from app.sources import SOURCE
-from app.workspaces import Workspaces
+from app.worker.workspaces import Workspaces
 
 EVERY = timedelta(seconds=60)
 #: A hook that was just registered: whoever disables each one is not asked again sooner.
