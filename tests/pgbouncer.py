@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 START_SECONDS = 10
+DEPLOYED = Path(__file__).parent.parent / "deploy" / "pgbouncer" / "pgbouncer.ini"
 
 
 class Pooler:
@@ -91,13 +92,19 @@ def _config(server_socket_dir: str, directory: str) -> str:
 unix_socket_dir = {directory}
 listen_port = 5432
 auth_type = any
-pool_mode = transaction
 default_pool_size = 4
 max_client_conn = 500
 server_idle_timeout = 5
-query_timeout = 12
 logfile = {directory}/log
+{_as_deployed()}
 """
+
+
+def _as_deployed() -> str:
+    """What has to be so wherever Draftgate is behind PgBouncer."""
+    _, mark, rest = DEPLOYED.read_text().partition("; Everything that follows has to be so.\n")
+    assert mark, f"{DEPLOYED} does not say what has to be so"
+    return rest
 
 
 def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
