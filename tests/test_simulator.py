@@ -2,26 +2,30 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import parse_qs, urljoin, urlsplit
 
 import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from app.errors import ShortcutRefused, ShortcutUnavailable
+from app.errors import ShortcutError, ShortcutRefused, ShortcutUnavailable
 from app.shortcut.client import ShortcutClient
 from app.shortcut.envelope import read
 from app.shortcut.signature import verify
 from app.simulator.deliver import Deliverer, Hook, Weather
 from app.simulator.deliveries import Outgoing, v1
 from app.simulator.deliveries_v2 import v2
+from app.simulator.oauth import CLIENT_ID
 from app.simulator.records import AGENT, AGENT_ID, INSTALLATION_ID, PEOPLE, STATES, Change
 from app.simulator.server import create_simulator
 from app.simulator.workspace import Workspace
@@ -502,6 +506,22 @@ class Simulated:
         response = await self.http.request(method, path, json=body, headers=headers)
         return response.json() if response.content else response.status_code
 
+    async def exchange(self, code: str) -> Payload:
+        """The tokens that a code is good for."""
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "client_id": CLIENT_ID,
+            "client_secret": "a client's secret",
+            "redirect_uri": urljoin(self.received.url, "/oauth/shortcut/callback"),
+        }
+        answer = await self.http.post("/oauth-authorization-code-flow/token", data=form)
+        return cast(Payload, answer.json())
+
+    async def accepts(self, tokens: Payload) -> bool:
+        headers = {"Authorization": f"Bearer {tokens['access_token']}"}
+        return (await self.http.get("/api/v3/workflows", headers=headers)).status_code == 200
+
     async def fail(self, **fault: object) -> None:
         (await self.http.post("/sim/faults", json=fault)).raise_for_status()
 
@@ -786,25 +806,142 @@ async def test_the_page_does_what_its_forms_say() -> None:
     assert style.headers["content-type"].startswith("text/css")
 
 
-@pytest.mark.parametrize(
-    ("path", "data", "status"),
-    [
-        ("/page/stories", {"name": "  "}, 400),
-        ("/page/stories/{}/comments", {"text": ""}, 400),
-        ("/page/stories/{}/comments", {"text": "x", "parent": "99"}, 422),
-        ("/page/stories/{}/state", {"state": "\u0663"}, 422),
-        ("/page/stories/99/labels", {"name": "patch"}, 404),
-        ("/page/stories", {"name": "x", "description": "y" * 2_200_000}, 413),
-    ],
-)
-async def test_a_form_that_makes_no_sense_is_refused(
-    path: str, data: dict[str, str], status: int
-) -> None:
+async def test_comments_and_stories_are_edited_and_deleted_on_the_page() -> None:
+    """By their authors, and a mention stays one link however often it is saved."""
+    async with simulated() as sim:
+        at = await sim.sc_id()
+        said = {"text": f"@{AGENT.mention_name} please", "who": PEOPLE[2].id}
+        await sim.http.post(f"/page/stories/{at}/comments", data=said)
+        (comment,) = await sim.as_person("GET", f"/stories/{at}/comments")
+        path = f"/page/stories/{at}/comments/{comment['id']}"
+        await sim.http.post(path, data={"text": f"{comment['text']} now"})
+        (edited,) = await sim.as_person("GET", f"/stories/{at}/comments")
+        await sim.http.post(path, data={"do": "delete"})
+        (deleted,) = await sim.as_person("GET", f"/stories/{at}/comments")
+        await sim.http.post(f"/page/stories/{at}/delete")
+        told = await sim.deliver()
+
+    assert edited["text"] == f"{AGENT.mention} please now"
+    assert deleted["deleted"] is True
+    assert [it["member_id"] for it in told] == [PEOPLE[2].id] * 3 + [PERSON.id]
+    assert told[-1]["actions"][0]["action"] == "delete"
+
+
+async def test_webhooks_are_registered_disabled_and_removed_on_the_page() -> None:
+    """One that has no secret of its own is signed with the simulator's."""
+    async with simulated() as sim:
+        sc_id = await sim.sc_id()
+        await sim.http.post("/page/webhooks/1", data={"do": "remove"})
+        await sim.http.post("/page/webhooks", data={"webhook_url": sim.received.url})
+        for do in ("disable", "enable"):
+            await sim.http.post("/page/webhooks/2", data={"do": do})
+            await sim.as_person("POST", f"/stories/{sc_id}/comments", {"text": do})
+        told = await sim.deliver()
+        page = await sim.http.get("/")
+
+    assert [it["actions"][0]["text"] for it in told] == ["enable"]
+    assert verify([SECRET.encode()], *sim.received.got[0])
+    assert f"2: {sim.received.url}" in page.text
+
+
+async def test_the_agent_app_comes_and_goes_on_the_page() -> None:
+    """It is installed from within the workspace; its tokens expire, and it is uninstalled."""
+    async with simulated(client_secret="a client's secret") as sim:
+
+        async def follow(link: str) -> str:
+            return (await sim.http.get(link)).headers["location"]
+
+        async def do(what: str) -> str:
+            answer = await sim.http.post("/page/app", data={"do": what})
+            assert answer.status_code == 303
+            return (await sim.http.get("/")).text
+
+        page = (await sim.http.get("/")).text
+        link = unescape(re.search('href="(/oauth[^"]+)"', page)[1])
+        agreed = parse_qs(urlsplit(await follow(link)).query)
+        tokens = await sim.exchange(agreed["code"][0])
+        assert await sim.accepts(tokens)
+        assert "Let tokens expire" in await do("expire")
+        assert not await sim.accepts(tokens)
+        assert "Not installed" in await do("uninstall")
+        await do("refuse")
+        assert "error=access_denied" in await follow(link)
+        await do("agree")
+        assert "code=" in await follow(link)
+        await do("ping")
+        assert await sim.deliver() == [{"type": "validation"}]
+
+
+async def test_how_deliveries_travel_is_set_on_the_page() -> None:
+    """From then on, for what happens after."""
+    async with simulated() as sim:
+        await sim.http.post("/page/travel", data={"copies": "3", "window_seconds": "0.1"})
+        await sim.as_person("POST", "/stories", {"name": "Heard three times"})
+        assert len(await sim.deliver()) == 3
+        await sim.http.post("/page/travel", data={"drop_percent": "100"})
+        await sim.as_person("POST", "/stories", {"name": "Heard by nobody"})
+        assert len(await sim.deliver()) == 3
+
+
+FAULTS = [
+    ({"status": "503"}, False),
+    ({"status": "429", "retry_after": "7", "method": "POST"}, False),
+    ({"status": "302", "path": "/integrations"}, False),
+    ({"kind": "cut"}, True),
+    ({"kind": "hang"}, True),
+    ({"kind": "blank"}, True),
+]
+
+
+async def test_faults_of_the_api_are_set_on_the_page() -> None:
+    """They are listed until they have happened, or are taken away."""
+    async with simulated(deadline_seconds=0.5) as sim:
+        for form, done in FAULTS:
+            await sim.http.post("/page/faults", data={"times": "2", **form})
+            before = (await sim.http.get("/sim/state")).json()["integrations"]
+            with pytest.raises(ShortcutError):
+                await sim.client.create_webhook("https://draftgate.example", SECRET)
+            after = (await sim.http.get("/sim/state")).json()["integrations"]
+            page = (await sim.http.get("/")).text
+            await sim.http.post("/page/faults", data={"do": "clear"})
+            await sim.client.me()
+
+            assert len(after) == len(before) + done
+            assert "1 to come" in page
+            assert f"<li>{form.get('kind', 'status')}" in page
+
+
+SENSELESS = [
+    ("/page/stories", {"name": "  "}, 400),
+    ("/page/stories/{}/comments", {"text": ""}, 400),
+    ("/page/stories/{}/comments", {"text": "x", "parent": "99"}, 422),
+    ("/page/stories/{}/comments/99", {"do": "delete"}, 404),
+    ("/page/stories/{}/state", {"state": "\u0663"}, 422),
+    ("/page/stories/99/labels", {"name": "patch"}, 404),
+    ("/page/stories/99/delete", {}, 404),
+    ("/page/stories", {"name": "x", "description": "y" * 2_200_000}, 413),
+    ("/page/webhooks", {"webhook_url": "ftp://elsewhere"}, 422),
+    ("/page/webhooks/99", {"do": "remove"}, 404),
+    ("/page/app", {"do": "sell"}, 400),
+    ("/page/travel", {"copies": "101"}, 422),
+    ("/page/travel", {"delay_seconds": "nan"}, 422),
+    ("/page/faults", {"status": "204"}, 422),
+    ("/page/faults", {"kind": "nonsense"}, 422),
+]
+
+
+async def test_a_form_that_makes_no_sense_is_refused() -> None:
     """It says so, and nothing happens."""
     async with simulated() as sim:
-        response = await sim.http.post(path.format(await sim.sc_id()), data=data)
+        sc_id = await sim.sc_id()
+        before = (await sim.http.get("/sim/state")).json()
+        statuses = [
+            (await sim.http.post(path.format(sc_id), data=data)).status_code
+            for path, data, _ in SENSELESS
+        ]
 
-        assert response.status_code == status
+        assert statuses == [status for *_, status in SENSELESS]
+        assert (await sim.http.get("/sim/state")).json() == before
         assert await sim.deliver() == []
 
 

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 API = ("/api/", "/oauth-authorization-code-flow/token")
@@ -20,8 +20,8 @@ class Fault(BaseModel):
     """One way to fail, for the next requests that it fits.
 
     Attributes:
-        kind: `status` answers with an error and does nothing; `hang` and `cut` do what was asked
-            and then never answer, or break off in the middle of the answer.
+        kind: `status` answers with an error and does nothing; `hang`, `cut` and `blank` do what was
+            asked and then never answer, break off in the middle of the answer, or answer 204.
         retry_after: sent as it is, right or wrong, as the Retry-After header.
         times: for how many requests.
         method: only for this method; None for all.
@@ -30,7 +30,7 @@ class Fault(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Literal["status", "hang", "cut"] = "status"
+    kind: Literal["status", "hang", "cut", "blank"] = "status"
     status: int = Field(503, ge=300, le=599)
     retry_after: str | None = Field(None, pattern=r"^[ -~]*$")
     times: int = Field(1, ge=1)
@@ -96,6 +96,9 @@ class FaultGate:
             await _refuse(fault, scope, receive, send)
         else:
             await self.app(scope, receive, _swallow)
+            if fault.kind == "blank":
+                await Response(status_code=204)(scope, receive, send)
+                return
             if fault.kind == "hang":
                 await _disconnected(receive)
             await _break_off(send)

@@ -51,6 +51,15 @@ class OAuth:
         self.access.clear()
         self.refresh = None
 
+    def expire(self) -> None:
+        """Access tokens end now; the refresh token still counts."""
+        self.access.clear()
+
+    @property
+    def installed(self) -> bool:
+        """Whether the workspace has the app."""
+        return self.refresh is not None
+
     def accepts(self, authorization: str) -> bool:
         """Whether the header brings an access token that counts now."""
         scheme, _, token = authorization.partition(" ")

@@ -1,20 +1,18 @@
 """The workspace as one small page: everything on it is a form, and nothing needs JavaScript."""
 
 from pathlib import Path
-from typing import Annotated
-from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import APIRouter, HTTPException
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from app.simulator.api import Sim
 from app.simulator.deliveries import Json
-from app.simulator.records import AGENT, MEMBERS, PEOPLE, STATES, STATES_BY_ID, Member
+from app.simulator.forms import Form, Posted, text, who
+from app.simulator.page_around import install_link
+from app.simulator.records import AGENT, MEMBERS, PEOPLE, STATES, STATES_BY_ID
 
 _HERE = Path(__file__).parent
-#: A form as large as the longest description, every character escaped.
-_MAX_FORM_BYTES = 2 * 1024 * 1024
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -27,30 +25,11 @@ _PAGE = Environment(
 
 router = APIRouter(include_in_schema=False)
 
-Form = dict[str, str]
-
-
-async def _form(request: Request) -> Form:
-    """The last value of each field; for forms of our own page only."""
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise HTTPException(403, "forms are taken from this page only")
-    received = bytearray()
-    async for chunk in request.stream():
-        received += chunk
-        if len(received) > _MAX_FORM_BYTES:
-            raise HTTPException(413, "the form is too large")
-    fields = parse_qs(received.decode("utf-8", "replace"), max_num_fields=50)
-    return {name: values[-1] for name, values in fields.items()}
-
-
-Posted = Annotated[Form, Depends(_form)]
-
 
 @router.get("/")
 async def page(sim: Sim, every: int = 0) -> HTMLResponse:
     """The page; with `every`, it loads itself again after so many seconds."""
     workspace = sim.workspace
-    kinds = {number: it.kind for number, it in sim.deliverer.offered}
     html = _PAGE.render(
         stories=[
             (story, workspace.comments_of(story.id))
@@ -63,8 +42,9 @@ async def page(sim: Sim, every: int = 0) -> HTMLResponse:
         people=PEOPLE,
         agent=AGENT,
         attempts=list(sim.deliverer.attempts)[-25:][::-1],
-        kinds=kinds,
         waiting=sim.deliverer.waiting,
+        sim=sim,
+        install_link=install_link(sim),
         every=min(max(every, 0), 3600),
     )
     return HTMLResponse(html, headers=_HEADERS)
@@ -82,10 +62,10 @@ async def create(sim: Sim, form: Posted) -> RedirectResponse:
         raise HTTPException(400, "a story needs a name")
     fields = {
         "name": name[:512],
-        "description": _text(form.get("description", "")),
+        "description": text(form.get("description", "")),
         "story_type": form.get("story_type", "feature"),
     }
-    story = sim.workspace.create_story(_who(form), fields)
+    story = sim.workspace.create_story(who(form), fields)
     return _back_to(story.id)
 
 
@@ -94,8 +74,7 @@ async def label(sim: Sim, sc_id: int, form: Posted) -> RedirectResponse:
     name = form.get("name", "").strip()[:128]
     add = [name] if name and form.get("do") != "remove" else []
     remove = [name] if form.get("do") == "remove" else []
-    who = _who(form)
-    sim.workspace.update_stories(who, [sc_id], {}, labels_add=add, labels_remove=remove)
+    sim.workspace.update_stories(who(form), [sc_id], {}, labels_add=add, labels_remove=remove)
     return _back_to(sc_id)
 
 
@@ -120,16 +99,34 @@ async def archive(sim: Sim, sc_id: int, form: Posted) -> RedirectResponse:
 
 @router.post("/page/stories/{sc_id}/comments")
 async def comment(sim: Sim, sc_id: int, form: Posted) -> RedirectResponse:
-    text = _text(form.get("text", "")).strip()
+    said = text(form.get("text", "")).strip()
     if form.get("mention"):
-        text = f"{AGENT.mention} {text}".strip()
-    if not text:
+        said = f"{AGENT.mention} {said}".strip()
+    if not said:
         raise HTTPException(400, "a comment needs a text")
     parent = form.get("parent", "")
     known = parent.isascii() and parent.isdigit() and len(parent) < 19
     parent_id = int(parent) if known else None
-    sim.workspace.add_comment(_who(form), sc_id, text, parent_id=parent_id)
+    sim.workspace.add_comment(who(form), sc_id, said, parent_id=parent_id)
     return _back_to(sc_id)
+
+
+@router.post("/page/stories/{sc_id}/comments/{comment_id}")
+async def change_comment(sim: Sim, sc_id: int, comment_id: int, form: Posted) -> RedirectResponse:
+    """Its author gives it another text, or deletes it."""
+    author = MEMBERS[sim.workspace.comment(sc_id, comment_id).author_id]
+    said = text(form.get("text", "")).strip()
+    if form.get("do") == "delete":
+        sim.workspace.delete_comment(author, sc_id, comment_id)
+    elif said:
+        sim.workspace.edit_comment(author, sc_id, comment_id, said)
+    return _back_to(sc_id)
+
+
+@router.post("/page/stories/{sc_id}/delete")
+async def delete(sim: Sim, sc_id: int, form: Posted) -> RedirectResponse:
+    sim.workspace.delete_story(who(form), sc_id)
+    return RedirectResponse("/", 303)
 
 
 @router.post("/page/reset")
@@ -139,19 +136,8 @@ async def reset(sim: Sim, form: Posted) -> RedirectResponse:
 
 
 def _set(sim: Sim, sc_id: int, form: Form, fields: Json) -> RedirectResponse:
-    sim.workspace.update_stories(_who(form), [sc_id], fields)
+    sim.workspace.update_stories(who(form), [sc_id], fields)
     return _back_to(sc_id)
-
-
-def _who(form: Form) -> Member:
-    chosen = MEMBERS.get(form.get("who", ""), PEOPLE[0])
-    return PEOPLE[0] if chosen is AGENT else chosen
-
-
-def _text(typed: str) -> str:
-    """A text as the editor stores it: lines end in \\n, and a typed mention becomes a link."""
-    text = typed.replace("\r\n", "\n")[:100_000]
-    return text.replace(f"@{AGENT.mention_name}", AGENT.mention)
 
 
 def _back_to(sc_id: int) -> RedirectResponse:

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from app.simulator import api, api_v4, control, oauth, page
+from app.simulator import api, api_v4, control, oauth, page, page_around
 from app.simulator.deliver import Deliverer, Hook, Weather
 from app.simulator.faults import Fault, FaultGate, Faults
 from app.simulator.oauth import OAuth
@@ -93,5 +93,6 @@ def _application(simulation: Simulation) -> FastAPI:
     app.include_router(oauth.router)
     app.include_router(control.router)
     app.include_router(page.router)
+    app.include_router(page_around.router)
     app.add_middleware(FaultGate, faults=simulation.faults)
     return app
