@@ -5,8 +5,9 @@ import re
 import signal
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from html import unescape
 from html.parser import HTMLParser
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
@@ -33,6 +34,8 @@ from tests.ladder import comment
 from tests.locks import until
 from tests.service import SECRET, receiver
 from tests.stack import stack
+from tests.test_installs import settings
+from tests.test_official_client import simulator
 
 
 @asynccontextmanager
@@ -112,6 +115,28 @@ async def test_installations_are_shown_and_disconnected(pages, conn):
 
     assert [it.slug for it in await installations.all_of_them(conn)] == ["bravo"]
     assert (await pages.get(path)).status_code == 404
+
+
+async def test_an_installation_begins_in_the_console(database, conn):
+    """A form makes a link for an admin; where there is no agent app, there is no form."""
+    async with simulator(webhook_url=None) as (simulation, origin):
+        app = settings(origin).model_dump(exclude_unset=True, exclude={"shortcut_secrets"})
+        async with signed_in(database, **app) as client:
+            html = await shown(client, "installations")
+            made = await client.post("installations/link", data={"csrf": hidden(html)})
+            (link,) = re.findall(r'<a href="([^"]+)" rel', made.text)
+            async with httpx.AsyncClient(trust_env=False) as http:
+                agreed = (await http.get(unescape(link))).headers["location"]
+            callback = f"/oauth/shortcut/callback?{urlsplit(agreed).query}"
+            back = await client.get(client.base_url.join(callback))
+            assert (back.status_code, simulation.oauth.installed) == (200, True)
+            assert "active" in await shown(client, "installations")
+
+    async with signed_in(database) as client:
+        html = await shown(client, "installations")
+        assert "installations/link" not in html
+        refused = await client.post("installations/link", data={"csrf": hidden(html)})
+        assert refused.status_code == 404
 
 
 class Markup(HTMLParser):
@@ -502,6 +527,9 @@ OTHER_SITES = (
 )
 
 
+FORMS = ("events/1/replay", "outbox/1/retry", "installations/link", "logout")
+
+
 async def test_forms_of_other_sites_do_nothing(ladder, pages):
     """With the cookie and even the form's token; nor does one from nowhere without that token."""
     await ladder.in_status(Status.FAILED)
@@ -510,7 +538,7 @@ async def test_forms_of_other_sites_do_nothing(ladder, pages):
 
     for headers in OTHER_SITES:
         form = f"csrf={right if headers else 'made up'}&nonce=x"
-        for path in (f"sessions/{number}/retry", "events/1/replay", "outbox/1/retry", "logout"):
+        for path in (f"sessions/{number}/retry", *FORMS):
             answer = await pages.post(path, content=form, headers=headers)
             assert answer.status_code == 403, (path, headers)
 

@@ -12,10 +12,11 @@ from app import migrate as migrations
 from app.cli.common import dsn_of, err, errors_as_exit_codes, run
 from app.cli.simulate import FIRST_STORY
 from app.cli.trial import SAMPLE_DRAFTER, Trial, listen
-from app.db import look
+from app.db import installations, look
 from app.main import LAST_SECONDS
 from app.processes import Child, supervise
 from app.settings import Settings, load
+from app.simulator.records import WORKSPACE_ID
 
 SERVICE_PORT, SIMULATOR_PORT = 8000, 8100
 #: Enough to try it, and no longer than one wants to wait for a Ctrl-C.
@@ -47,6 +48,8 @@ async def _supervise(trial: Trial, settings: Settings) -> None:
     conn = await asyncpg.connect(trial.dsn)
     # The database outlives a run, so the simulated stories need numbers that it has not seen.
     first_story = max(FIRST_STORY, await look.highest_number(conn) + 1)
+    # Neither does the simulator know of an installation that was made in an earlier run.
+    await installations.disconnect(conn, WORKSPACE_ID)
     await conn.close()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -54,7 +57,7 @@ async def _supervise(trial: Trial, settings: Settings) -> None:
     _say(trial)
     drafter = settings.drafter_command or (*SAMPLE_DRAFTER, "--seconds", "2")
     grace = {"DRAFTGATE_SHUTDOWN_GRACE_SECONDS": str(GRACE_SECONDS)}
-    environment = {**trial.environment(drafter), **grace}
+    environment = {**trial.environment(drafter), **trial.agent_app(), **grace}
     fd = trial.simulator.fileno()
     arguments = ["simulate", "--fd", str(fd), "--url", trial.webhook_url]
     arguments += ["--first-story", str(first_story)]

@@ -25,6 +25,7 @@ from app.processes import die_with_parent
 from app.send import Report
 from app.send import send as send_all
 from app.settings import Settings, load
+from app.simulator.oauth import CLIENT_ID
 from app.simulator.server import create_simulator
 from app.web import Server
 
@@ -69,6 +70,7 @@ def simulate(
     """Run a simulated Shortcut workspace, with a page to click on and the REST API."""
     with errors_as_exit_codes():
         settings = settings_and_logs()
+        client_secret = settings.oauth_client_secret
         die_with_parent()
         app = create_simulator(
             webhook_url=url,
@@ -79,6 +81,8 @@ def simulate(
             shuffle=shuffle,
             seed=seed,
             first_id=first_story,
+            client_id=settings.oauth_client_id or CLIENT_ID,
+            client_secret=client_secret.get_secret_value() if client_secret else "",
         )
         with _listening(port, fd) as listener:
             out.print(f"Simulated Shortcut: http://127.0.0.1:{listener.getsockname()[1]}/")

@@ -7,8 +7,12 @@ import sys
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from cryptography.fernet import Fernet
+
 from app.cli.common import err
 from app.processes import Child
+from app.simulator.oauth import CLIENT_ID
+from app.simulator.records import WORKSPACE_ID
 
 #: `-P`: a worktree's own `app` must not be taken for ours.
 SAMPLE_DRAFTER = (sys.executable, "-P", "-m", "app.drafters.sample")
@@ -56,6 +60,17 @@ class Trial:
             "DRAFTGATE_DRAFTER_COMMAND": shlex.join(drafter),
             "DRAFTGATE_LOG_FORMAT": "console",
             **more,
+        }
+
+    def agent_app(self) -> dict[str, str]:
+        """An agent app that the simulated workspace can install, from here and by itself."""
+        return {
+            "DRAFTGATE_OAUTH_CLIENT_ID": CLIENT_ID,
+            "DRAFTGATE_OAUTH_CLIENT_SECRET": secrets.token_hex(24),
+            "DRAFTGATE_OAUTH_TOKEN_KEYS": Fernet.generate_key().decode(),
+            "DRAFTGATE_OAUTH_WORKSPACES": WORKSPACE_ID,
+            "DRAFTGATE_OAUTH_URL": f"{self.simulator_url}/oauth-authorization-code-flow",
+            "DRAFTGATE_PUBLIC_URL": self.service_url,
         }
 
     def serving(self, *roles: str, environment: dict[str, str]) -> Child:

@@ -1,5 +1,6 @@
 """What an operator does: a page that says what will happen, and the form that does it."""
 
+from functools import partial
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
@@ -9,11 +10,12 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from app import operate
 from app.api.access import Desked, Number, Text
 from app.console.access import Signed, SignedForm
-from app.console.pages import session_of
+from app.console.pages import session_of, shortcut
 from app.console.render import page
 from app.db import look
 from app.db.connect import take
 from app.errors import Rejected
+from app.installs import installs_of
 from app.operate import Action, Plan
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -131,6 +133,18 @@ async def disconnect(
     if not done:
         raise Rejected(404, "not-found", "There is no such installation.")
     return _back(request, "installations")
+
+
+@router.post("/installations/link")
+async def begin(request: Request, desk: Desked, visitor: Signed, form: SignedForm) -> HTMLResponse:
+    """Makes a link by which a workspace's admin installs the agent app.
+
+    Shown, not gone to: that admin may be somebody else, and no form of ours may lead elsewhere.
+    """
+    installs = installs_of(desk.settings, partial(take, desk.pool))
+    if installs is None:
+        raise Rejected(404, "not-found", "There is no agent app: see DRAFTGATE_OAUTH_CLIENT_ID.")
+    return await shortcut(request, desk, visitor, link=await installs.begin())
 
 
 def _ask(

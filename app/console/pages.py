@@ -10,9 +10,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from app import operate
-from app.api.access import After, Desked, Number
+from app.api.access import After, Desk, Desked, Number
 from app.console import diff, drawing
-from app.console.access import Signed
+from app.console.access import Signed, Visitor
 from app.console.render import page
 from app.db import hooks, installations, look, stats
 from app.db.connect import Connection, Pool, take
@@ -268,15 +268,24 @@ async def why(request: Request, desk: Desked, visitor: Signed, story: str = "") 
 @router.get("/installations")
 async def installs(request: Request, desk: Desked, visitor: Signed) -> HTMLResponse:
     """Webhooks that are watched, and workspaces that have installed the agent app."""
-    async with take(desk.pool) as conn:
-        watched, installed = await hooks.all_of_them(conn), await installations.all_of_them(conn)
-    return page(request, "installs.html", visitor, hooks=watched, installations=installed)
+    return await shortcut(request, desk, visitor, link=None)
 
 
 @router.get("/settings")
 async def settings(request: Request, desk: Desked, visitor: Signed) -> HTMLResponse:
     """The settings in force in this process."""
     return page(request, "settings.html", visitor, settings=desk.in_force)
+
+
+async def shortcut(
+    request: Request, desk: Desk, visitor: Visitor, *, link: str | None
+) -> HTMLResponse:
+    """What connects us with Shortcut; with a link that begins an installation, if one was made."""
+    async with take(desk.pool) as conn:
+        watched, installed = await hooks.all_of_them(conn), await installations.all_of_them(conn)
+    has_app = desk.settings.oauth_client_id is not None
+    shown: dict[str, Any] = {"hooks": watched, "installations": installed}
+    return page(request, "installs.html", visitor, has_app=has_app, link=link, **shown)
 
 
 async def session_of(conn: Connection, number: int) -> Row:

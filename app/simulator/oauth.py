@@ -38,6 +38,7 @@ class OAuth:
     """
 
     client_secret: str = field(repr=False)
+    client_id: str = CLIENT_ID
     token_seconds: float = 3600.0
     consents: bool = True
     codes: dict[str, Code] = field(default_factory=dict, repr=False)
@@ -115,7 +116,7 @@ async def authorize(
 ) -> RedirectResponse:
     """The consent page, on which somebody has clicked already."""
     oauth: OAuth = request.app.state.simulation.oauth
-    if client_id != CLIENT_ID or (code_challenge and code_challenge_method != "S256"):
+    if client_id != oauth.client_id or (code_challenge and code_challenge_method != "S256"):
         raise HTTPException(400, "There is no such app, or no such method.")
     answer = {"state": state} if state else {}
     if oauth.consents:
@@ -135,7 +136,7 @@ async def token(request: Request) -> JSONResponse:
     body = await request.body()
     fields = parse_qs(body[:_MAX_FORM_BYTES].decode("utf-8", "replace"), max_num_fields=20)
     form = {name: values[-1] for name, values in fields.items()}
-    known = form.get("client_id") == CLIENT_ID and oauth.client_secret
+    known = form.get("client_id") == oauth.client_id and oauth.client_secret
     secret = form.get("client_secret", "").encode()
     if not (known and hmac.compare_digest(secret, oauth.client_secret.encode())):
         return _refused("invalid_client", 401)

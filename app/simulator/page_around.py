@@ -13,7 +13,6 @@ from app.simulator.bodies import NewIntegration
 from app.simulator.deliver import Hook
 from app.simulator.faults import Fault
 from app.simulator.forms import Posted, filled_in, who
-from app.simulator.oauth import CLIENT_ID
 from app.simulator.simulation import Simulation
 
 router = APIRouter(prefix="/page", include_in_schema=False)
@@ -93,7 +92,7 @@ def install_link(sim: Simulation) -> str | None:
     if sim.app_hook is None or not sim.oauth.client_secret:
         return None
     back = urljoin(sim.app_hook.url, "/oauth/shortcut/callback")
-    query = urlencode({"client_id": CLIENT_ID, "redirect_uri": back, "state": "shortcut"})
+    query = urlencode({"client_id": sim.oauth.client_id, "redirect_uri": back, "state": "shortcut"})
     return f"/oauth-authorization-code-flow/code?{query}"
 
 

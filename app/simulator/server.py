@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from app.simulator import api, api_v4, control, oauth, page, page_around
 from app.simulator.deliver import Deliverer, Hook, Weather
 from app.simulator.faults import Fault, FaultGate, Faults
-from app.simulator.oauth import OAuth
+from app.simulator.oauth import CLIENT_ID, OAuth
 from app.simulator.records import PEOPLE
 from app.simulator.simulation import Simulation, Version
 
@@ -38,16 +38,18 @@ def create_simulator(
     faults: Sequence[Fault] = (),
     first_id: int = 4101,
     seeded: bool = True,
+    client_id: str = CLIENT_ID,
     client_secret: str = "",
     token_seconds: float = 3600.0,
 ) -> FastAPI:
     """A workspace whose lifespan delivers; its parts are at `app.state.simulation`.
 
     `webhook_url` is registered as a workspace webhook for version 1, and is the agent app's for
-    version 2. `api_token` is the agent's. `seed` decides what is dropped, mixed and delayed, so
-    that a run can be repeated. Give `first_id` a new value where a receiver remembers an earlier
-    run: it knows stories by their numbers. With a `client_secret` the agent app can be installed by
-    OAuth; its access tokens last `token_seconds`. `Weather` and `Faults` explain the rest.
+    version 2, which is sent as long as the app is installed, too. `api_token` is the agent's.
+    `seed` decides what is dropped, mixed and delayed, so that a run can be repeated. Give
+    `first_id` a new value where a receiver remembers an earlier run: it knows stories by their
+    numbers. With a `client_secret` the agent app can be installed by OAuth; its access tokens last
+    `token_seconds`. `Weather` and `Faults` explain the rest.
     """
     if window_seconds is None:
         window_seconds = SHUFFLE_WINDOW_SECONDS if shuffle else 0.0
@@ -68,7 +70,7 @@ def create_simulator(
         api_token=api_token,
         deliverer=Deliverer(weather, seed=seed),
         faults=Faults(per_minute=per_minute),
-        oauth=OAuth(client_secret=client_secret, token_seconds=token_seconds),
+        oauth=OAuth(client_id=client_id, client_secret=client_secret, token_seconds=token_seconds),
         first_id=first_id,
         versions=frozenset(versions),
         app_hook=hook,

@@ -34,6 +34,7 @@ class Simulation:
     """What the API, the page and the control endpoints share.
 
     Attributes:
+        versions: what is sent; version 2 also while the agent app is installed.
         app_hook: where the agent app's deliveries of version 2 go; None: nowhere.
         seeded: whether the workspace starts with a few stories.
     """
@@ -101,6 +102,7 @@ class Simulation:
                 if not integration.disabled:
                     for outgoing in v1(change):
                         self.deliverer.offer(outgoing, integration.hook)
-        if "v2" in self.versions and self.app_hook is not None:
+        told_v2 = "v2" in self.versions or self.oauth.installed
+        if told_v2 and self.app_hook is not None:
             for outgoing in v2(change):
                 self.deliverer.offer(outgoing, self.app_hook)
