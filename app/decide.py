@@ -239,12 +239,17 @@ def _comment(session: Session, fact: Fact, rules: Rules, *, again: bool) -> Deci
     One comment comes in several deliveries: in both versions, as a reply and as a mention.
     """
     said = Decision(session=session, reason="added to the conversation")
+    remarks = _remarks(fact)
     controls = _opens(fact, rules) or _asks_to_stop(fact, rules)
     if session.status is Status.CLOSED and controls:
         said = _control(session, fact, rules)
     elif fact.kind in _WORDS and not again:
-        said = _spoken(session, fact, rules) or said
-    return replace(said, remarks=_remarks(fact), applied=True)
+        heard = _spoken(session, fact, rules)
+        said = heard or said
+        # Version 1 does not say that a comment is a reply, so it may mean more when that is told.
+        if heard is None and fact.parent_comment_id is None:
+            remarks = tuple(replace(remark, spoken=False) for remark in remarks)
+    return replace(said, remarks=remarks, applied=True)
 
 
 def _spoken(session: Session, fact: Fact, rules: Rules) -> Decision | None:

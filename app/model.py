@@ -146,7 +146,8 @@ class Remark:
     Attributes:
         text: None once the comment is deleted.
         as_of: when this version of the text was written; the newest version counts.
-        spoken: the comment itself was told of, not only that it was edited or deleted.
+        spoken: the session has heard the comment itself, not only that it was edited or deleted;
+            what did nothing, and may be a reply, is heard once that is told.
     """
 
     comment_id: int

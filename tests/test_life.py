@@ -203,7 +203,7 @@ async def test_a_story_that_both_versions_tell_of_lives_once(born):
         assert await life.settle() == "clarifying"
         life.reply("It takes 2 s; half of that would do.")
         assert await life.settle() == "drafted"
-        life.reply("/revise A tenth of that, please.")
+        life.reply("A tenth of that, please.")
         assert await life.settle() == "drafted"
 
         assert await life.said(stands=Status.DRAFTED) == SAID

@@ -321,6 +321,20 @@ async def test_a_comment_that_is_told_of_twice_is_obeyed_once(telling, kind):
     assert await telling.status() == "drafted"
 
 
+async def test_a_reply_that_version_1_told_of_first_is_feedback(telling):
+    """Only version 2 says that a comment is a reply; which delivery is first changes nothing."""
+    said = telling.say("In euros.")
+    await telling.told(10, said, "In euros.")
+    assert await telling.status() == "drafted"
+
+    await telling.triggered("comment-reply", 10.005, said)
+    assert await telling.status() == "clarified"
+    await telling.redraft()
+    await telling.triggered("mentioned", 10.005, said)
+
+    assert await telling.status() == "drafted"
+
+
 async def test_a_reply_that_mentions_is_obeyed_once(telling):
     """One comment that replies and mentions comes in two deliveries, and is one word to us."""
     said = telling.say("In euros.")
