@@ -38,7 +38,7 @@ async def browser(program, **options):
 
 
 class Desk:
-    """Everything in one process, whose drafter works, fails or waits as it is told."""
+    """Everything in one process, which clarifies and drafts one story at a time, and when told."""
 
     def __init__(self, it, home):
         self.url = it.trial.service_url
@@ -46,14 +46,11 @@ class Desk:
         self.api_token = it.trial.api_token
         self.workspace = it.simulation.workspace
         self.log = it.log
-        self._told = home
+        self._home = home
 
-    def drafter(self, *, may_finish=False, fails=False):
-        """Tells it for now and from now on; without either it waits."""
-        for name, wanted in (("finish", may_finish), ("fail", fails)):
-            (self._told / name).unlink(missing_ok=True)
-            if wanted:
-                (self._told / name).touch()
+    def let(self, step):
+        """Has whoever waits for it, or will, `clear` a story, `finish` its draft, or `fail`."""
+        (self._home / step).touch()
 
     def story(self, name, description="As CSV."):
         """A story that asks for a patch."""
@@ -69,14 +66,25 @@ async def desk(database, tmp_path):
     """It, with a simulated Shortcut."""
     async with stack(database, tmp_path) as it:
         home, sample = shlex.quote(str(tmp_path)), shlex.join(SAMPLE_DRAFTER)
-        wait = "until test -e finish; do test -e fail && { echo no >&2; exit 1; }; sleep 0.1; done"
-        it.drafter = ("sh", "-c", f"(cd {home}; {wait}) && exec {sample}")
-        it.settings |= {"DRAFTGATE_MAX_ATTEMPTS": "1", "DRAFTGATE_POLL_SECONDS": "0.2"}
+        fails = "! rm fail || exit 1"
+        it.drafter = _waits(home, "finish", meanwhile=fails, then=sample)
+        it.settings |= {
+            "DRAFTGATE_CLARIFIER_COMMAND": shlex.join(_waits(home, "clear")),
+            "DRAFTGATE_MAX_ATTEMPTS": "1",
+            "DRAFTGATE_POLL_SECONDS": "0.2",
+            "DRAFTGATE_WORKER_SLOTS": "1",
+        }
         fd = it.trial.service.fileno()
         await it.start("serve", "--fd", str(fd), fd=fd)
         async with httpx.AsyncClient(timeout=60) as http:
             assert (await http.get(f"{it.trial.service_url}/livez")).status_code == 200
         yield Desk(it, tmp_path)
+
+
+def _waits(home, step, *, meanwhile="true", then="true"):
+    """A command that goes on once, when it is let."""
+    wait = f"until rm {step}; do {meanwhile}; sleep 0.1; done"
+    return ("sh", "-c", f"(cd {home}; {wait} 2>/dev/null) && exec {then}")
 
 
 #: Leaves one of what looks alike beside it: what contrast takes grows with the page.
@@ -141,36 +149,44 @@ async def _is(page, status):
 
 
 async def _watches(page, desk):
-    desk.drafter()
+    """Each status of a story, while another one is before it; nothing is loaded again by hand."""
+    await _stands(page, desk.story("Comes first"), "asking")
     story = desk.story(TITLE)
-    await _stands(page, story, "drafting")
+    await _stands(page, story, "opened")
     await expect(page.locator("tr", has_text=TITLE)).to_be_visible()
-    desk.drafter(may_finish=True)
-    await _stands(page, story, "drafted")
     await page.get_by_role("link", name=f"sc-{story}").click()
+    await _is(page, "opened")
+    await page.evaluate("window.loadedOnce = true")
+    for let, status in (
+        *(("clear", "asking"), ("clear", "clarified")),
+        *(("finish", "drafting"), ("finish", "drafted")),
+    ):
+        desk.let(let)
+        await _is(page, status)
     await expect(page.locator("tr.new").first).to_contain_text("# Export <img src=x")
+    assert await page.evaluate("window.loadedOnce")
     await page.get_by_role("link", name="Side by side").click()
     await expect(page.locator(".split td.new").first).to_be_visible()
     await page.get_by_role("link", name="Sessions", exact=True).click()
 
 
 async def _retries(page, desk):
-    desk.drafter(fails=True)
+    desk.let("clear")
+    desk.let("fail")
     story = desk.story("Fails at first")
     await _stands(page, story, "failed")
     await page.get_by_role("link", name=f"sc-{story}").click()
     await page.get_by_role("link", name="Retry…").click()
     await expect(page.get_by_text("It will be drafted again")).to_be_visible()
-    desk.drafter()
     await page.get_by_role("button", name="Retry").click()
     await _is(page, "drafting")
-    desk.drafter(may_finish=True)
+    desk.let("finish")
     await _is(page, "drafted")
     await expect(page.locator("#timeline-part")).to_contain_text("operator")
 
 
 async def _stops(page, desk):
-    desk.drafter()
+    desk.let("clear")
     story = desk.story("Takes too long")
     await page.get_by_role("link", name="Sessions", exact=True).click()
     await _stands(page, story, "drafting")
@@ -209,7 +225,8 @@ async def _told_of(page, desk, story):
 
 async def test_reading_needs_no_javascript(desk, require_tool):
     """Sign-in, lists, a session with its diff, on a phone's screen, by keyboard."""
-    desk.drafter(may_finish=True)
+    desk.let("clear")
+    desk.let("finish")
     story = desk.story(TITLE * 8, "w" * 500)
     phone = {"viewport": PHONE, "java_script_enabled": False}
     async with browser(require_tool("chromium"), **phone) as (page, faults):
