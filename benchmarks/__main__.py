@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from app.embedded import postgres
-from benchmarks import answers, growth, pages, receive, report, servers, work
+from benchmarks import answers, growth, pages, receive, report, servers, watched, work
 from benchmarks.bench import FULL, POSTGRES, QUICK, SMOKE, Bench
 from benchmarks.database import run_in, sql
 from benchmarks.figures import Figures
@@ -78,6 +78,7 @@ def _measures(*, peers: bool) -> dict[str, Measure]:
         "start_latency": partial(work.start_latency, peers=peers),
         "interpret": work.interpret,
         "claims": work.claims,
+        "watched": watched.watched,
         "herd": answers.herd,
         "growth_claim": growth.claim,
         "growth_receive": growth.receive,
