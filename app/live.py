@@ -49,7 +49,8 @@ class Live:
                     outage.worked()
                 except DATABASE_ERRORS as error:
                     outage.failed(error)
-            await wait(stopping, seconds=LOOK_SECONDS)
+            # Who waits for its turn to load needs no further news.
+            await wait(stopping, seconds=max(LOOK_SECONDS, self.pace_seconds / 4))
         self._closed = True
         for watcher in self._watchers:
             watcher.news.set()
