@@ -75,7 +75,7 @@ async def office_of(ladder: Ladder, pool: Pool) -> AsyncIterator[Office]:
     """A sender with a comment that is owed to a story that exists."""
     async with (
         simulated() as (simulation, url),
-        ShortcutClient(url, TOKEN, deadline_seconds=1) as shortcut,
+        ShortcutClient(url, TOKEN, deadline_seconds=3) as shortcut,
     ):
         story = simulation.workspace.create_story(PEOPLE[0], {"name": "Export"}).id
         sender = Sender(name="sender", pool=pool, workspaces=here(shortcut))
