@@ -9,7 +9,7 @@ from app.db import look
 from app.db.connect import Connection
 from app.db.look import Row
 from app.machine import Status
-from app.model import EventStatus
+from app.model import EventStatus, OwedStatus
 from app.settings import Settings
 
 #: The newest events about a story that are shown.
@@ -21,9 +21,10 @@ class Answer:
     """What is known of a story.
 
     Attributes:
-        verdict: where it stands, in a sentence.
+        verdict: where it stands, and whether the story was told of it.
         go_on: what would make it go on.
         sessions: one at most, unless workspaces share the number.
+        comments: what the story was to be told and has not been, each with its own `go_on`.
         events: the newest first, each with its own `go_on`.
         more_events: there are older ones that are not among them.
     """
@@ -32,6 +33,7 @@ class Answer:
     verdict: str
     go_on: str
     sessions: list[Row]
+    comments: list[Row]
     events: list[Row]
     more_events: bool
 
@@ -45,9 +47,15 @@ async def why(conn: Connection, sc_id: int, settings: Settings) -> Answer:
     page = await look.events(conn, sc_id=sc_id, limit=MOST_EVENTS)
     unread = await look.mentions(conn, sc_id)
     events = sorted([*unread, *page.rows], key=lambda row: -row["id"])
+    comments: list[Row] = []
     if sessions:
-        last = (await look.timeline(conn, sessions[-1]["id"]))[-1:]
-        verdict, go_on = of_session(sessions[-1], last[0]["reason"] if last else None)
+        session = sessions[-1]
+        last = (await look.timeline(conn, session["id"]))[-1:]
+        verdict, go_on = of_session(session, last[0]["reason"] if last else None)
+        owed = await look.owed(conn, session["id"])
+        unsent = [it for it in owed if it["status"] != OwedStatus.SENT]
+        comments = [{**it, "go_on": of_comment(it, muted=session["muted_at"])} for it in unsent]
+        verdict = _with_the_unsent(verdict, comments)
     else:
         verdict, go_on = _without_session(sc_id, events, await look.last_received_at(conn))
         go_on = f"{go_on} {triggers(settings)}"
@@ -56,6 +64,7 @@ async def why(conn: Connection, sc_id: int, settings: Settings) -> Answer:
         verdict=verdict,
         go_on=go_on,
         sessions=sessions,
+        comments=comments,
         events=[{**event, "go_on": of_event(event, opened=bool(sessions))} for event in events],
         more_events=page.next is not None,
     )
@@ -91,6 +100,33 @@ def _of_status(session: Mapping[str, Any], story: str, last_reason: str | None) 
         case Status.CLOSED:
             said = f"{story} was closed: {last_reason or 'by an operator'}."
             return said, "Ask for it again on the story, or use `draftgate sessions reopen`."
+
+
+def of_comment(comment: Mapping[str, Any], *, muted: datetime | None) -> str:
+    """What would make an owed comment go on."""
+    match OwedStatus(comment["status"]):
+        case OwedStatus.FAILED:
+            return f"Mend the reason, then `draftgate outbox retry {comment['id']}`."
+        case OwedStatus.PENDING if muted and comment["kind"] != "muted":
+            return "It is posted once the story is unmuted."
+        case OwedStatus.PENDING if comment["last_error"]:
+            return f"It is tried again at {_time(comment['next_attempt_at'])}."
+        case OwedStatus.PENDING:
+            return "A worker with the API token posts it; if none does, none is running."
+        case OwedStatus.SENDING | OwedStatus.SENT:
+            return ""
+
+
+def _with_the_unsent(verdict: str, comments: list[Row]) -> str:
+    """The verdict, and that the story was not told of it."""
+    given_up = [it for it in comments if it["status"] == OwedStatus.FAILED]
+    if given_up:
+        kinds = ", ".join(f"{it['kind']} (outbox {it['id']})" for it in given_up)
+        return f"{verdict} The story could not be told: {kinds}. {given_up[-1]['go_on']}"
+    waiting = [it for it in comments if it["last_error"]]
+    if waiting:
+        return f"{verdict} The story could not be told of it yet: {waiting[-1]['last_error']}."
+    return verdict
 
 
 def _waiting(session: Mapping[str, Any]) -> str:

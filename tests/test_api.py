@@ -12,7 +12,7 @@ from app.api import guard
 from app.api.guard import MOST_FAILURES
 from app.api.routes import router
 from app.console import actions, pages
-from app.db import gate, hooks, look, sessions
+from app.db import gate, hooks, look, outbox, sessions
 from app.db.connect import Database
 from app.errors import Rejected, SettingsError
 from app.machine import Status
@@ -339,6 +339,27 @@ async def test_why_knows_that_a_worker_is_waited_for(api, ladder):
 
     assert waits.startswith("Its last worker is ending its work")
     assert (await get(api, "why", story="1"))["go_on"].startswith("A worker")
+
+
+async def test_why_names_what_the_story_was_not_told(api, ladder):
+    """A comment that was given up or waits is named, with the reason and what makes it go on."""
+    await ladder.in_status(Status.DRAFTED)
+    assert (await get(api, "why", story="1"))[
+        "verdict"
+    ] == "Draft 1 of sc-1 was made; see its outbox."
+
+    owed = await outbox.claim(ladder.conn, sender="s", lease=timedelta(minutes=1))
+    await outbox.postpone(ladder.conn, owed, error="503 of Shortcut's", delay=timedelta(0))
+    waits = await get(api, "why", story="1")
+    owed = await outbox.claim(ladder.conn, sender="s", lease=timedelta(minutes=1))
+    await outbox.give_up(ladder.conn, owed, error="422 of Shortcut's")
+    given_up = await get(api, "why", story="1")
+
+    assert "503 of Shortcut's" in waits["verdict"]
+    assert waits["comments"][0]["go_on"].startswith("It is tried again at")
+    assert f"Mend the reason, then `draftgate outbox retry {owed.id}`." in given_up["verdict"]
+    (comment,) = given_up["comments"]
+    assert (comment["kind"], comment["last_error"]) == ("draft", "422 of Shortcut's")
 
 
 NO_NUMBERS = (

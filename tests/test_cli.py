@@ -191,6 +191,17 @@ async def test_why_is_answered(draftgate, ladder):
     assert (pointed.code, "draftgate why 7" in pointed.err) == (1, True)
 
 
+async def test_why_names_a_comment_that_was_given_up(draftgate, ladder):
+    """With what it was, why, and the command that sends it."""
+    await ladder.in_status(Status.DRAFTED)
+    await ladder.conn.execute("update outbox set status = 'failed', last_error = '422 of theirs'")
+
+    said = " ".join((await draftgate("why", "1")).out.split())
+
+    assert "draftgate outbox retry 1" in said
+    assert "422 of theirs" in said
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -510,8 +510,11 @@ async def test_a_comment_that_was_given_up_is_sent_again(ladder, conn, pages):
     await ladder.in_status(Status.DRAFTED)
     refused = await submit(pages, "outbox/1/retry")
     await conn.execute("update outbox set status = 'failed', last_error = 'refused'")
+    why = await shown(pages, "why?story=1")
     done = await submit(pages, "outbox/1/retry")
 
+    assert "draftgate outbox retry 1" in why
+    assert 'href="/console/outbox/1"' in why
     assert (refused.status_code, done.status_code) == (409, 303)
     assert await conn.fetchval("select status from outbox") == "pending"
 

@@ -169,6 +169,12 @@ class Comment(Owed):
     sc_id: int
 
 
+class ExplainedComment(Owed):
+    """An owed comment, and what would make it go on."""
+
+    go_on: str
+
+
 class CommentDetail(Comment):
     """The same with its text."""
 
@@ -214,6 +220,7 @@ class Why(BaseModel):
     verdict: str = Field(examples=["sc-123 was given up: the drafter exited with 1"])
     go_on: str = Field(examples=["Mend that, then comment `/retry`."])
     sessions: list[Session]
+    comments: list[ExplainedComment] = Field(description="What the story has not been told.")
     events: list[ExplainedEvent]
     more_events: bool
 

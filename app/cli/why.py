@@ -21,6 +21,9 @@ def why(story: Story, as_json: AsJson = False) -> None:
             return
         out.print(f"[bold]{escape(readable(answer.verdict, longest=1000))}[/]", soft_wrap=True)
         out.print(escape(readable(answer.go_on, longest=1000)), soft_wrap=True)
+        if answer.comments:
+            out.print("\nWhat the story has not been told:")
+            print_table(answer.comments, ("id", "kind", "status", "last_error", "go_on"))
         if answer.events:
             out.print()
             print_table(answer.events, ("id", "received_at", "kind", "status", "reason", "go_on"))
