@@ -1168,6 +1168,20 @@ MUTANTS = (
         new="where true",
         tests="tests/test_reconcile.py later_mark",
     ),
+    Mutant(
+        guard="sessions are looked after in turn",
+        file="app/db/reconciliations.py",
+        old="where workspace = $1 and id > $2 and status <> 'closed'",
+        new="where workspace = $1 and $2::bigint >= 0 and status <> 'closed'",
+        tests="tests/test_reconcile.py in_turn",
+    ),
+    Mutant(
+        guard="what is closed is not looked after",
+        file="app/db/reconciliations.py",
+        old="where workspace = $1 and id > $2 and status <> 'closed'",
+        new="where workspace = $1 and id > $2",
+        tests="tests/test_reconcile.py in_turn",
+    ),
     # --- what is rewritten in place
     Mutant(
         guard="edition when a row is sent",

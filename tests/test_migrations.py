@@ -12,7 +12,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.db import gate, hooks, installations, look, outbox, sessions
+from app.db import gate, hooks, installations, look, outbox, reconciliations, sessions
+from app.db.reconciliations import Mark
 from app.decide import Rules, decide
 from app.errors import SchemaError
 from app.machine import Phase
@@ -236,6 +237,21 @@ async def test_titles_of_before_are_as_new_as_what_was_heard_last(empty):
         title="Old",
     )
     assert decide(old, [late], Rules())[0].session.title == "New"
+    await conn.close()
+
+
+async def test_a_workspace_that_was_reconciled_before_stays_so(empty):
+    """Its mark stands, and the turn of its sessions begins with the first."""
+    await migrate_to("0010", empty)
+    conn = await asyncpg.connect(empty)
+    through = await conn.fetchval(
+        "insert into reconciliations (workspace, through, next_run_at)"
+        " values ('w', now(), now()) returning through"
+    )
+
+    await migrate(empty)
+
+    assert await reconciliations.mark(conn, "w") == Mark(through=through, looked_up_to=0)
     await conn.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 from app.db import reconciliations
 from app.db.connect import take
 from app.db.reconciliations import Mark
-from app.errors import ShortcutUnavailable
+from app.errors import ShortcutRefused, ShortcutUnavailable
 from app.shortcut.client import ShortcutClient
 from app.simulator.deliveries import v1
 from app.simulator.faults import Fault
@@ -199,6 +199,45 @@ async def test_a_run_is_bounded_and_the_next_goes_on(silence, monkeypatch):
     mark = await reconciliations.mark(silence.ladder.conn, "shortcut")
     assert mark == Mark(through=ANY, read_up_to=None)
     assert mark.through > datetime.now(UTC) - timedelta(minutes=6)
+
+
+async def test_deletions_that_were_not_delivered_are_found_in_turn(silence, monkeypatch):
+    """No search shows them, so a run asks for the stories of some open sessions, and goes on."""
+    monkeypatch.setattr(reconcile, "MOST_OPEN", 2)
+    stories = [silence.story() for _ in range(5)]
+    silence.label(*stories)
+    await silence.deliver()
+    for story in (stories[0], stories[4]):
+        silence.simulation.workspace.delete_story(PEOPLE[0], story)
+    conn, left, mark = silence.ladder.conn, [], Mark(through=datetime(2999, 1, 1, tzinfo=UTC))
+
+    for _ in range(3):
+        await silence.find(mark)
+        mark = await reconciliations.mark(conn, "shortcut")
+        left.append(
+            await conn.fetchval("select count(*) from patch_sessions where status <> 'closed'")
+        )
+
+    assert left == [4, 4, 3]
+    assert mark.looked_up_to == 0
+    assert (await silence.ladder.session(stories[4]))["status"] == "closed"
+    assert (await silence.find(mark)).events == 0
+    third = await silence.ladder.session(stories[2])
+    assert (await reconciliations.mark(conn, "shortcut")).looked_up_to == third["id"]
+    assert await silence.deliver() == 2
+
+
+async def test_a_story_that_can_not_be_asked_for_is_not_gone(silence):
+    """Only a 404 says so; with any other answer the run is done again from where it began."""
+    story = silence.story()
+    silence.label(story)
+    await silence.deliver()
+    silence.simulation.faults.pending.append(Fault(status=403, method="GET", path=f"/{story}"))
+    with pytest.raises(ShortcutRefused):
+        await silence.find(Mark(through=datetime(2999, 1, 1, tzinfo=UTC)))
+
+    await silence.ladder.apply()
+    assert (await silence.ladder.session(story))["status"] == "clarified"
 
 
 async def test_it_is_done_on_a_schedule_by_one_process(silence, connect):

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
+from uuid import NAMESPACE_URL, uuid5
 
 import structlog
 
@@ -23,6 +24,9 @@ from app.worker.workspaces import Workspaces
 
 #: Stories that one run reads, at most, with two requests each; the next run goes on.
 MOST_STORIES = 40
+#: Sessions whose stories one run asks for, at most, with one request each: no search shows that a
+#: story was deleted.
+MOST_OPEN = 20
 #: So far back a run looks again: clocks differ, and a search may lag.
 OVERLAP = timedelta(minutes=5)
 #: What stands in place of the headers of a delivery that never came.
@@ -37,7 +41,7 @@ class Found:
 
     Attributes:
         stories: how many were looked at.
-        events: how many changes of theirs had not been delivered.
+        events: how many changes of theirs, and deletions of others, had not been delivered.
         more: there are further stories to look at.
     """
 
@@ -97,8 +101,10 @@ class Reconciler:
         for story in read:
             changes = await _happened(api, story.sc_id, mark.through)
             count += await self._record(workspace, changes)
+        gone, looked_up_to = await self._gone(workspace, api, mark.looked_up_to)
+        count += await self._record(workspace, [_deletion(workspace, it, now) for it in gone])
         through = now - OVERLAP if read_up_to is None else mark.through
-        reached = Mark(through=through, read_up_to=read_up_to)
+        reached = Mark(through=through, read_up_to=read_up_to, looked_up_to=looked_up_to)
         async with self.take() as conn:
             await reconciliations.done(conn, workspace, reached)
         log.info("reconcile.done", workspace=workspace, stories=len(read), events=count)
@@ -111,6 +117,15 @@ class Reconciler:
             numbers = [story.sc_id for story in stories]
             known = await reconciliations.with_session(conn, workspace, numbers)
         return [it for it in stories if it.sc_id in known or may_have_opened(it, self.rules)]
+
+    async def _gone(
+        self, workspace: str, api: ShortcutClient, looked_up_to: int
+    ) -> tuple[list[int], int]:
+        """Stories of the next open sessions that were deleted, and whose turn it is after them."""
+        async with self.take() as conn:
+            turn = await reconciliations.open_after(conn, workspace, looked_up_to, limit=MOST_OPEN)
+        gone = [sc_id for _, sc_id in turn if await _is_gone(api, sc_id)]
+        return gone, turn[-1][0] if len(turn) == MOST_OPEN else 0
 
     async def _record(self, workspace: str, changes: Sequence[dict[str, object]]) -> int:
         """Records changes by the keys that their deliveries have, if they came to that source."""
@@ -152,6 +167,27 @@ async def _happened(api: ShortcutClient, sc_id: int, since: datetime) -> list[di
             raise
         return []
     return changes
+
+
+async def _is_gone(api: ShortcutClient, sc_id: int) -> bool:
+    try:
+        await api.story(sc_id)
+    except ShortcutRefused as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return True
+    return False
+
+
+def _deletion(workspace: str, sc_id: int, at: datetime) -> dict[str, object]:
+    """A deletion as it would have been delivered, though nobody says when, and under which id."""
+    return {
+        "id": str(uuid5(NAMESPACE_URL, f"draftgate:deleted:{workspace}:{sc_id}")),
+        "changed_at": at.isoformat(),
+        "version": "v1",
+        "primary_id": sc_id,
+        "actions": [{"id": sc_id, "entity_type": "story", "action": "delete"}],
+    }
 
 
 def _is_since(change: Mapping[str, object], since: datetime) -> bool:
