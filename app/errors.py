@@ -9,6 +9,7 @@ DraftgateError
 ├── VaultError             a stored token was encrypted with a key that is not set
 ├── DrafterError           a drafter run gave no usable result; the session is released
 └── ShortcutError          the Shortcut API did not do what was asked
+    ├── WebhookUnknown         a webhook was made, and its id not told
     ├── ShortcutUnavailable    it may work later: timeout, 5xx, connection lost, 429
     └── ShortcutRefused        it will not work as asked: 4xx
         └── GrantRevoked           nor ever again with this refresh token
@@ -62,6 +63,16 @@ class DrafterError(DraftgateError):
 
 class ShortcutError(DraftgateError):
     """The Shortcut API did not do what was asked."""
+
+
+class WebhookUnknown(ShortcutError):
+    """A webhook was made whose id Shortcut does not say: somebody has to look it up there."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Shortcut has made a webhook but not said its id: look it up there, then run"
+            " `draftgate webhook register --adopt ID`"
+        )
 
 
 class ShortcutUnavailable(ShortcutError):

@@ -1153,6 +1153,21 @@ MUTANTS = (
         new="    if False and not",
         tests="tests/test_loops.py two_bots",
     ),
+    # --- webhooks
+    Mutant(
+        guard="a webhook that can't be known is made once",
+        file="app/db/hooks.py",
+        old="error = $3, next_check_at = 'infinity'",
+        new="error = $3, next_check_at = next_check_at",
+        tests="tests/test_hooks.py id_is_not_told",
+    ),
+    Mutant(
+        guard="a webhook that is alive again is watched again",
+        file="app/db/hooks.py",
+        old="$3 = 'alive' and next_check_at = 'infinity'",
+        new="false and $3 = 'alive'",
+        tests="tests/test_hooks.py id_is_not_told",
+    ),
     # --- reconciling
     Mutant(
         guard="one process reconciles",

@@ -20,7 +20,6 @@ from app.worker.workspaces import connected
 from tests.office import TOKEN, simulated
 from tests.service import SECRET
 from tests.test_cli import draftgate as draftgate  # a fixture
-from tests.test_client import api, raw
 
 PUBLIC = "https://draftgate.example/bot"
 
@@ -227,14 +226,31 @@ async def test_what_shortcut_would_refuse_is_not_sent(watch, given, said):
     assert watch.urls == []
 
 
-async def test_an_answer_without_an_id_is_no_success():
-    """Without its id a webhook can't be watched, so that is said; a 204 is such an answer."""
-    async with api(raw(status=204)) as server, connected(settings(server.url)) as workspaces:
-        client = workspaces.asking["acme"][1]
-        with pytest.raises(ShortcutUnavailable) as unknown:
-            await client.create_webhook(PUBLIC, SECRET)
+async def test_a_hook_whose_id_is_not_told_is_made_once(watch):
+    """It can't be watched, so people are told what to do, and no other one is made meanwhile."""
+    hooks = with_settings(watch, webhook_reregister=True)
+    await hooks.register("shortcut")
+    watch.disable()
+    await watch.due()
+    blank = Fault(kind="blank", method="POST", path="/integrations", times=9)
+    watch.simulation.faults.pending.append(blank)
 
-    assert unknown.value.uncertain
+    with capture_logs() as logs:
+        assert await hooks.tick()
+        await watch.conn.execute("update hooks set next_check_at = next_check_at - interval '9 h'")
+        assert not await hooks.tick()
+
+    dead, unwatched = watch.simulation.integrations
+    known = await watch.known()
+    assert (known.integration_id, known.status) == (dead, HookStatus.DISABLED)
+    assert "--adopt" in known.error
+    assert [it["event"] for it in logs] == ["hook.disabled", "hook.not_mended"]
+    watch.simulation.integrations[dead].disabled = False
+    assert (await hooks.look(known)).status is HookStatus.ALIVE
+    assert await hooks.tick()
+    adopted = await hooks.adopt("shortcut", unwatched)
+    assert (adopted.status, adopted.error) == (HookStatus.ALIVE, None)
+    assert list(watch.simulation.integrations) == [unwatched]
 
 
 async def test_the_commands(draftgate, conn):

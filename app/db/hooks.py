@@ -88,15 +88,34 @@ async def take_due(conn: Connection, *, every: timedelta) -> Hook | None:
 async def looked(
     conn: Connection, hook: Hook, *, status: HookStatus, error: str | None = None
 ) -> None:
-    """Keeps what was seen of the hook, unless another one has taken its place."""
+    """Keeps what was seen of the hook, unless another one has taken its place.
+
+    One that was left to people and is alive is watched again.
+    """
     await conn.execute(
         """
-        update hooks set status = $3, error = $4, checked_at = app_clock()
+        update hooks
+           set status = $3, error = $4, checked_at = app_clock(),
+               next_check_at = case when $3 = 'alive' and next_check_at = 'infinity'
+                                    then app_clock() else next_check_at end
          where source = $1 and integration_id = $2
         """,
         hook.source,
         hook.integration_id,
         status,
+        error,
+    )
+
+
+async def leave(conn: Connection, hook: Hook, *, error: str) -> None:
+    """The hook is left to people: nobody looks by itself until another one takes its place."""
+    await conn.execute(
+        """
+        update hooks set error = $3, next_check_at = 'infinity'
+         where source = $1 and integration_id = $2
+        """,
+        hook.source,
+        hook.integration_id,
         error,
     )
 

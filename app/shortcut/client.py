@@ -16,7 +16,13 @@ import httpx
 from pydantic import SecretStr
 
 from app.budget import Budget
-from app.errors import SettingsError, ShortcutBusy, ShortcutRefused, ShortcutUnavailable
+from app.errors import (
+    SettingsError,
+    ShortcutBusy,
+    ShortcutRefused,
+    ShortcutUnavailable,
+    WebhookUnknown,
+)
 from app.model import Glimpse, Marks, Story
 from app.shortcut.envelope import instant
 from app.shortcut.values import clean, link, mapping, mappings, number, text
@@ -182,12 +188,15 @@ class ShortcutClient:
         raise ShortcutRefused(problem, status=HTTPStatus.UNPROCESSABLE_ENTITY)
 
     async def create_webhook(self, url: str, secret: str) -> int:
-        """Registers a webhook and gives its id, which the API never tells again."""
+        """Registers a webhook and gives its id, which the API never tells again.
+
+        Raises WebhookUnknown where it does not tell it now: the description of version 3 says 204,
+        the help pages show the webhook.
+        """
         body: dict[str, object] = {"webhook_url": url, "secret": secret}
         found = number(mapping(await self._ask("POST", "/integrations/webhook", body)).get("id"))
         if found is None:
-            # The description of version 3 says 204; the help pages show the webhook.
-            raise ShortcutUnavailable("Shortcut answered with no id", uncertain=True)
+            raise WebhookUnknown
         return found
 
     async def webhook_disabled(self, integration_id: int) -> bool | None:
@@ -264,7 +273,7 @@ class ShortcutClient:
         except (httpx.HTTPError, TimeoutError) as error:
             # Their texts may quote what was sent: the type says enough.
             raise ShortcutUnavailable(f"{what}: {type(error).__name__}", uncertain=writes) from None
-        if not raw and method == "DELETE":
+        if not raw and writes:
             return None
         try:
             return json.loads(raw)

@@ -9,7 +9,7 @@ import structlog
 
 from app.db import hooks
 from app.db.connect import Connection
-from app.errors import DraftgateError
+from app.errors import DraftgateError, WebhookUnknown
 from app.model import Hook, HookStatus
 from app.settings import PREFIX, Settings
 from app.shortcut.client import ShortcutClient
@@ -100,7 +100,13 @@ class Hooks:
         if seen.error is None and seen.retired_id is not None:
             seen = await self._delete_retired(seen)
         if seen.status is not HookStatus.ALIVE and self.settings.webhook_reregister:
-            await self.register(hook.source)
+            try:
+                await self.register(hook.source)
+            except WebhookUnknown as error:
+                # Another one a minute later would be as unknown, and deliver all the same.
+                async with self.take() as conn:
+                    await hooks.leave(conn, hook, error=str(error))
+                raise
 
     async def _delete_retired(self, hook: Hook) -> Hook:
         if hook.retired_id in (None, hook.integration_id):
