@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
+from app.budget import name_of
 from app.db import hooks as db
 from app.db.connect import take
 from app.errors import DraftgateError, ShortcutUnavailable
@@ -65,7 +66,7 @@ def settings(url: str, **given: object) -> Settings:
 
 @pytest.fixture
 async def watch(pool, conn) -> AsyncIterator[Watch]:
-    async with simulated() as (simulation, url), connected(settings(url)) as workspaces:
+    async with simulated() as (simulation, url), connected(settings(url), pool) as workspaces:
         await workspaces.learn()
         hooks = Hooks(take=partial(take, pool), settings=settings(url), workspaces=workspaces)
         yield Watch(simulation, hooks, conn)
@@ -280,3 +281,5 @@ async def test_the_commands(draftgate, conn):
 
     assert simulation.integrations == {}
     assert await db.all_of_them(conn) == []
+    budgets = "select name from request_budgets"
+    assert await conn.fetchval(budgets) == name_of(TOKEN), "commands ask in their turn, too"

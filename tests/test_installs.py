@@ -506,7 +506,7 @@ async def test_what_we_do_in_a_workspace_that_has_just_installed_us_is_ours(ladd
 
 
 async def test_the_commands(draftgate, shop):
-    """list, link, disconnect; the doctor says what is wrong with an installation."""
+    """list, link, disconnect, and reconcile; the doctor says what is wrong with an installation."""
     given = {
         f"DRAFTGATE_{name.upper()}": value.get_secret_value()
         if hasattr(value, "get_secret_value")
@@ -520,6 +520,8 @@ async def test_the_commands(draftgate, shop):
 
     listed = (await draftgate("installs", "list", "--json", **given)).json["items"]
     assert [(it["slug"], it["status"]) for it in listed] == [(URL_SLUG, "active")]
+    found = (await draftgate("reconcile", "--since", "2020-01-01", "--json", **given)).json
+    assert [it["workspace"] for it in found] == [WORKSPACE_ID]
     shop.simulation.oauth.revoke()
     with suppress(ShortcutRefused):
         await shop.token(refused=1)

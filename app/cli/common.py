@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app import logs
-from app.db.connect import DATABASE_ERRORS, Connection, reason
+from app.db.connect import DATABASE_ERRORS, Connection, Database, Pool, reason, take
 from app.embedded import postgres
 from app.errors import DraftgateError, SchemaError, SettingsError
 from app.migrate import require_latest
@@ -107,10 +107,6 @@ def run(main: Awaitable[T]) -> T:
 
 def ask_database(question: Callable[[Connection], Awaitable[T]]) -> T:
     """Opens one connection, asks, and closes it."""
-    settings = load()
-    if settings.database_url is None and not (settings.state_dir / "postgres").is_dir():
-        where = settings.state_dir
-        raise SettingsError(f"DRAFTGATE_DATABASE_URL is not set, and {where} has no database")
 
     async def asked(dsn: str) -> T:
         conn = await asyncpg.connect(dsn, timeout=5, command_timeout=30, statement_cache_size=0)
@@ -120,5 +116,26 @@ def ask_database(question: Callable[[Connection], Awaitable[T]]) -> T:
         finally:
             await conn.close()
 
+    return _with_dsn(asked)
+
+
+def ask_with_pool(question: Callable[[Pool], Awaitable[T]]) -> T:
+    """The same with connections as they are needed, for what asks Shortcut, too."""
+
+    async def asked(dsn: str) -> T:
+        database = Database(dsn=dsn, listen_dsn=dsn, statement_cache_size=0)
+        async with database.pool("command") as pool:
+            async with take(pool) as conn:
+                await require_latest(conn)
+            return await question(pool)
+
+    return _with_dsn(asked)
+
+
+def _with_dsn(asked: Callable[[str], Awaitable[T]]) -> T:
+    settings = load()
+    if settings.database_url is None and not (settings.state_dir / "postgres").is_dir():
+        where = settings.state_dir
+        raise SettingsError(f"DRAFTGATE_DATABASE_URL is not set, and {where} has no database")
     with dsn_of(settings) as dsn:
         return run(asked(dsn))

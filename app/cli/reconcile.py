@@ -1,17 +1,17 @@
 """`draftgate reconcile`: what was never delivered."""
 
-from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from app.cli.common import ask_database, errors_as_exit_codes, settings_and_logs
+from app.cli.common import ask_with_pool, errors_as_exit_codes, settings_and_logs
 from app.cli.options import AsJson
 from app.cli.show import print_json, print_table
 from app.db import reconciliations
-from app.db.connect import Connection
+from app.db.connect import Pool, take
 from app.db.reconciliations import Mark
 from app.errors import DraftgateError
 from app.main import rules_of
@@ -31,7 +31,7 @@ def reconcile(
 ) -> None:
     """Find what Shortcut never delivered, and record it; a worker applies it."""
     with errors_as_exit_codes():
-        found = ask_database(lambda conn: _run(conn, since and since.replace(tzinfo=UTC)))
+        found = ask_with_pool(lambda pool: _run(pool, since and since.replace(tzinfo=UTC)))
         rows = [asdict(it) for it in found]
         if as_json:
             print_json(rows)
@@ -39,12 +39,13 @@ def reconcile(
             print_table(rows, COLUMNS)
 
 
-async def _run(conn: Connection, since: datetime | None) -> list[Found]:
+async def _run(pool: Pool, since: datetime | None) -> list[Found]:
     settings = settings_and_logs()
-    async with connected(settings) as workspaces:
+    async with connected(settings, pool) as workspaces:
         await workspaces.learn()
+        await workspaces.update()
         reconciler = Reconciler(
-            take=lambda: nullcontext(conn),
+            take=partial(take, pool),
             workspaces=workspaces,
             rules=rules_of(settings, workspaces),
             every=settings.reconcile_every,
@@ -54,7 +55,8 @@ async def _run(conn: Connection, since: datetime | None) -> list[Found]:
             raise DraftgateError("no workspace has an API token that works: nothing can be asked")
         found = []
         for workspace in reconciler.reachable:
-            mark = await reconciliations.mark(conn, workspace)
+            async with take(pool) as conn:
+                mark = await reconciliations.mark(conn, workspace)
             if since is not None:
                 mark = Mark(through=since)
             if mark is None:

@@ -1,17 +1,17 @@
 """`draftgate webhook`: the workspace webhooks at Shortcut that lead here."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, TypeVar
 
 import typer
 
-from app.cli.common import ask_database, errors_as_exit_codes, out, settings_and_logs
+from app.cli.common import ask_with_pool, errors_as_exit_codes, out, settings_and_logs
 from app.cli.options import AsJson, DryRun, Yes, agreed, carry_out
 from app.cli.show import print_json, print_table
 from app.db import hooks as db
-from app.db.connect import Connection
+from app.db.connect import Pool, take
 from app.errors import DraftgateError, SettingsError
 from app.model import Hook
 from app.operate import Plan
@@ -117,14 +117,12 @@ def _ask(do: Callable[[Hooks, Sequence[Hook]], Awaitable[T]], source: str | None
         names = ", ".join(settings.all_sources)
         raise SettingsError(f"there is no source {source!r}; there is {names}")
 
-    async def asked(conn: Connection) -> T:
-        def taken() -> nullcontext[Connection]:
-            return nullcontext(conn)
-
-        known = [hook for hook in await db.all_of_them(conn) if source in (None, hook.source)]
-        async with connected(settings) as workspaces:
+    async def asked(pool: Pool) -> T:
+        async with take(pool) as conn:
+            known = [hook for hook in await db.all_of_them(conn) if source in (None, hook.source)]
+        async with connected(settings, pool) as workspaces:
             await workspaces.learn()
-            hooks = Hooks(take=taken, settings=settings, workspaces=workspaces)
+            hooks = Hooks(take=partial(take, pool), settings=settings, workspaces=workspaces)
             return await do(hooks, known)
 
-    return ask_database(asked)
+    return ask_with_pool(asked)

@@ -146,14 +146,14 @@ class Workspaces:
 
 
 @asynccontextmanager
-async def connected(settings: Settings, pool: Pool | None = None) -> AsyncIterator[Workspaces]:
+async def connected(settings: Settings, pool: Pool) -> AsyncIterator[Workspaces]:
     """The workspaces of all sources; connections to their APIs are closed when the block ends.
 
-    In the pool's database the requests of each token are counted; without it they are not.
+    The requests of each token are counted in the pool's database.
     """
     them = Workspaces()
     async with AsyncExitStack() as closing:
-        if pool is not None and (installs := installs_of(settings, partial(take, pool))):
+        if installs := installs_of(settings, partial(take, pool)):
             _with_agents(them, installs, settings, pool, closing)
         for name, source in settings.all_sources.items():
             client = None
@@ -183,9 +183,7 @@ def _with_agents(
     closing.push_async_callback(installs.settle)
 
 
-def _client(settings: Settings, pool: Pool | None, secret: SecretStr) -> ShortcutClient:
-    token, budget = secret.get_secret_value(), None
-    if pool is not None:
-        a_minute = settings.shortcut_requests_a_minute
-        budget = Budget(pool=pool, name=name_of(token), a_minute=a_minute)
+def _client(settings: Settings, pool: Pool, secret: SecretStr) -> ShortcutClient:
+    token, a_minute = secret.get_secret_value(), settings.shortcut_requests_a_minute
+    budget = Budget(pool=pool, name=name_of(token), a_minute=a_minute)
     return ShortcutClient(settings.shortcut_api_url, token, budget=budget)
