@@ -131,6 +131,10 @@ async def test_an_installation_begins_in_the_console(database, conn):
             back = await client.get(client.base_url.join(callback))
             assert (back.status_code, simulation.oauth.installed) == (200, True)
             assert "active" in await shown(client, "installations")
+            api = client.base_url.join("/api/v1/installations/link")
+            bearer = {"Authorization": f"Bearer {TOKEN}".encode()}
+            answer = await client.post(api, headers=bearer)
+            assert answer.json()["url"].startswith(f"{origin}/oauth-authorization-code-flow/code?")
 
     async with signed_in(database) as client:
         html = await shown(client, "installations")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
@@ -15,6 +16,7 @@ from app.db.connect import Connection, Pool, take
 from app.db.look import Cursor
 from app.errors import Rejected
 from app.in_force import InForce
+from app.installs import installs_of
 from app.live import Live
 from app.settings import Settings
 from app.shortcut.values import story_number
@@ -40,6 +42,17 @@ class Desk:
     guard: Guard
     ring: Callable[[], None]
     live: Live
+
+    async def install_link(self) -> str:
+        """A link by which a workspace's admin installs the agent app; good once, for ten minutes.
+
+        Raises Rejected where the settings name no agent app.
+        """
+        installs = installs_of(self.settings, partial(take, self.pool))
+        if installs is None:
+            said = "There is no agent app: see DRAFTGATE_OAUTH_CLIENT_ID."
+            raise Rejected(404, "not-found", said)
+        return await installs.begin()
 
 
 def guard_of(settings: Settings) -> Guard | None:

@@ -237,6 +237,12 @@ class Setting(BaseModel):
     meaning: str
 
 
+class InstallLink(BaseModel):
+    """Where an admin of a workspace installs the agent app."""
+
+    url: str = Field(examples=["https://api.app.shortcut.com/oauth-authorization-code-flow/code?…"])
+
+
 class Hook(BaseModel):
     """A webhook that was registered from here."""
 

@@ -253,6 +253,12 @@ async def list_installations(conn: Conn) -> list[models.Installation]:
     return [models.Installation.model_validate(asdict(it)) for it in found]
 
 
+@router.post("/installations/link", operation_id="make_install_link", responses=MISSING)
+async def make_install_link(at: Desked) -> models.InstallLink:
+    """A link by which a workspace's admin installs the agent app; good once, for ten minutes."""
+    return models.InstallLink(url=await at.install_link())
+
+
 @router.post("/installations/disconnect", operation_id="disconnect", responses=MISSING)
 async def disconnect(conn: Conn, who: Actor, workspace: Text, dry_run: DryRun = False) -> Done:
     """Forget a workspace's tokens: nothing is read or written there any more."""

@@ -1,6 +1,5 @@
 """What an operator does: a page that says what will happen, and the form that does it."""
 
-from functools import partial
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
@@ -15,7 +14,6 @@ from app.console.render import page
 from app.db import look
 from app.db.connect import take
 from app.errors import Rejected
-from app.installs import installs_of
 from app.operate import Action, Plan
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -141,10 +139,7 @@ async def begin(request: Request, desk: Desked, visitor: Signed, form: SignedFor
 
     Shown, not gone to: that admin may be somebody else, and no form of ours may lead elsewhere.
     """
-    installs = installs_of(desk.settings, partial(take, desk.pool))
-    if installs is None:
-        raise Rejected(404, "not-found", "There is no agent app: see DRAFTGATE_OAUTH_CLIENT_ID.")
-    return await shortcut(request, desk, visitor, link=await installs.begin())
+    return await shortcut(request, desk, visitor, link=await desk.install_link())
 
 
 def _ask(
