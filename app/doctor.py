@@ -286,7 +286,8 @@ async def _schema(conn: Connection) -> list[Finding]:
     try:
         await require_latest(conn)
     except SchemaError as error:
-        return [fault("schema", str(error), "Run `draftgate migrate`.")]
+        said, _, mend = str(error).partition(": ")
+        return [fault("schema", f"{said.capitalize()}.", f"{mend.capitalize()}.")]
     return [
         ok("schema", "It is this version's."),
         *map(_hook, await hooks.all_of_them(conn)),

@@ -22,9 +22,10 @@ async def migrate(dsn: str) -> None:
     """Applies what is missing, in one transaction; many processes may do so at once.
 
     Goes to PostgreSQL directly: `dsn` must not lead through a transaction pooler. Raises
-    DraftgateError if it can't be done.
+    SchemaError for a newer version's schema, and DraftgateError if it can't be done.
     """
     # Alembic and SQLAlchemy take 20 MB, which no process needs that only runs.
+    from alembic.util import CommandError
     from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import create_async_engine
@@ -40,6 +41,8 @@ async def migrate(dsn: str) -> None:
             # Held to the end of the transaction, so a killed migrator leaves nothing behind.
             await connection.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
             await connection.run_sync(_upgrade)
+    except CommandError as error:
+        raise SchemaError(f"the schema can't be brought to {LATEST}: {error}") from error
     except (SQLAlchemyError, *DATABASE_ERRORS, asyncpg.PostgresError) as error:
         raise DraftgateError(f"the schema can't be migrated: {reason(error)}") from error
     finally:
@@ -58,10 +61,25 @@ def _upgrade(connection: "AlchemyConnection") -> None:
 
 async def require_latest(conn: Connection) -> None:
     """Raises SchemaError unless the schema is exactly this version's."""
-    if await conn.fetchval("select to_regclass('alembic_version')") is None:
+    found = await _version(conn)
+    if found is None:
         raise SchemaError("the database has no schema yet: run `draftgate migrate`")
-    found = await conn.fetchval("select version_num from alembic_version")
     if found != LATEST:
-        raise SchemaError(
-            f"the schema is at {found}, this version needs {LATEST}: run `draftgate migrate`"
-        )
+        mend = "run `draftgate migrate`" if found < LATEST else "run the version that made it"
+        raise SchemaError(f"the schema is at {found}, this version needs {LATEST}: {mend}")
+
+
+async def version(dsn: str) -> str | None:
+    """Where the schema is; None: there is none yet."""
+    conn = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
+    try:
+        return await _version(conn)
+    finally:
+        await conn.close()
+
+
+async def _version(conn: Connection) -> str | None:
+    if await conn.fetchval("select to_regclass('alembic_version')") is None:
+        return None
+    found: str | None = await conn.fetchval("select version_num from alembic_version")
+    return found

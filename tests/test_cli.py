@@ -18,6 +18,7 @@ from app.db import gate, look
 from app.db.spool import Spooled, SpoolFile
 from app.door.spool import FILE
 from app.machine import Status
+from app.migrate import LATEST
 from app.operate import Action
 from app.processes import argv
 from app.simulator.records import PEOPLE, WORKSPACE_ID
@@ -114,15 +115,17 @@ async def test_an_action_says_what_it_does_and_asks(draftgate, ladder):
 
 
 def test_every_answer_can_be_read_by_scripts():
-    """Each command that ends with an answer has `--json`; each that asks has `--yes`."""
+    """What ends with an answer has `--json`; what asks has `--yes`, and `--dry-run` instead."""
     commands = dict(_commands(typer.main.get_command(app)))
     options = {name: {o for p in c.params for o in p.opts} for name, c in commands.items()}
 
     without = {name for name, known in options.items() if "--json" not in known}
-    assert without == {"dev", "serve", "worker", "migrate", "simulate"}
+    assert without == {"dev", "serve", "worker", "simulate"}
     acts = {name for name, known in options.items() if "--dry-run" in known}
-    assert acts <= {name for name, known in options.items() if "--yes" in known}
-    assert {f"sessions {action}" for action in Action} <= acts
+    asks = {name for name, known in options.items() if "--yes" in known}
+    assert acts - asks == {"migrate", "webhook register"}
+    assert asks <= acts
+    assert {f"sessions {action}" for action in Action} <= asks
 
 
 def _commands(command, name=""):
@@ -378,6 +381,18 @@ async def test_the_doctor_knows_an_old_schema(draftgate, conn):
     assert (done.code, "draftgate migrate" in done.out) == (1, True)
 
 
+async def test_a_newer_version_s_schema_is_left_alone(draftgate, conn):
+    """It is exit 3, and to migrate is not what helps."""
+    await conn.execute("update alembic_version set version_num = '9999'")
+
+    asked = await draftgate("sessions", "list")
+    migrated = await draftgate("migrate")
+
+    assert (asked.code, "run the version that made it" in asked.err) == (3, True)
+    assert (migrated.code, f"can't be brought to {LATEST}" in migrated.err) == (3, True)
+    assert await conn.fetchval("select version_num from alembic_version") == "9999"
+
+
 async def test_the_doctor_says_which_setting_is_wrong(draftgate):
     """A setting that can't be read is exit 2, as always, and what else is odd is told."""
     done = await draftgate("doctor", DRAFTGATE_LEASE_SECONDS="no", DRAFTGATE_LEAS_SECONDS="9")
@@ -389,9 +404,9 @@ async def test_the_doctor_says_which_setting_is_wrong(draftgate):
 
 async def test_a_misspelt_variable_is_told_at_the_start(draftgate):
     """A process that starts says which of its variables do nothing."""
-    done = await draftgate("migrate", DRAFTGATE_TRIGER_LABEL="x")
+    done = await draftgate("migrate", "--dry-run", DRAFTGATE_TRIGER_LABEL="x")
 
-    assert done.code == 0
+    assert (done.code, f"would be brought to {LATEST}" in done.out) == (0, True)
     assert "DRAFTGATE_TRIGER_LABEL" in done.out + done.err
 
 

@@ -263,6 +263,9 @@ async def test_the_commands(draftgate, conn):
             "DRAFTGATE_SHORTCUT_SECRETS": SECRET,
             "DRAFTGATE_PUBLIC_URL": PUBLIC,
         }
+        plan = (await draftgate("webhook", "register", "--dry-run", "--json", **given)).json
+        assert (plan["done"], "first secret" in plan["plan"]) == (False, True)
+        assert simulation.integrations == {}
         done = await draftgate("webhook", "register", **given)
         assert (done.code, f"leads to {PUBLIC}/webhooks/shortcut" in done.out) == (0, True)
         assert (await draftgate("webhook", "register", **given)).code == 1
@@ -275,6 +278,9 @@ async def test_the_commands(draftgate, conn):
         doctor = (await draftgate("doctor", **given)).out
         assert f"FAULT webhook: Webhook {integration.id} is disabled" in " ".join(doctor.split())
 
+        plan = (await draftgate("webhook", "rotate", "--dry-run", **given)).out
+        assert f"{integration.id} is deleted" in plan
+        assert list(simulation.integrations) == [integration.id]
         assert (await draftgate("webhook", "rotate", "--yes", **given)).code == 0
         assert [it.disabled for it in simulation.integrations.values()] == [False]
         assert (await draftgate("webhook", "remove", "--yes", **given)).code == 0

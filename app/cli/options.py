@@ -46,20 +46,23 @@ Workspace = Annotated[
 Number = Annotated[int, typer.Argument(metavar="NUMBER", min=1, max=2**63 - 1)]
 
 
-def agreed(plan: Plan, *, yes: bool, quiet: bool = False) -> bool:
-    """Says what will be done and asks; fails where it can't be done, or is not agreed to.
+def agreed(plan: Plan, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
+    """Says what will be done and asks; False if it was only to be said.
 
-    `quiet` leaves the output to JSON: what is asked is asked beside it, on stderr.
+    Fails where it can't be done, or is not agreed to. With JSON, which has the output for itself,
+    one is asked on stderr.
     """
     if not plan.possible:
         fail(plan.text)
-    if not quiet:
+    if as_json and dry_run:
+        print_json({"plan": plan.text, "done": False})
+    elif not as_json:
         print_text(plan.text)
     elif not yes:
         print_text(plan.text, to=err)
-    if not (yes or typer.confirm("Go on?", err=quiet)):
+    if not (yes or dry_run or typer.confirm("Go on?", err=as_json)):
         fail("called off; nothing was changed")
-    return True
+    return not dry_run
 
 
 def carry_out(
@@ -71,14 +74,12 @@ def carry_out(
     as_json: bool,
 ) -> None:
     """Says what will be done, asks, does it, and says what `do` says of it."""
-    if not plan.possible:
-        fail(plan.text)
-    done = not dry_run and agreed(plan, yes=yes, quiet=as_json)
-    said = do() if done else ""
-    if as_json:
-        print_json({"plan": plan.text, "done": done})
-    else:
-        print_text(said or plan.text)
+    if agreed(plan, yes=yes, dry_run=dry_run, as_json=as_json):
+        said = do()
+        if as_json:
+            print_json({"plan": plan.text, "done": True})
+        else:
+            print_text(said)
 
 
 def me() -> str:

@@ -7,7 +7,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from app.cli.common import ask_database, err, errors_as_exit_codes, out
-from app.cli.options import AsJson, Yes, agreed
+from app.cli.options import AsJson, DryRun, Yes, agreed
 from app.cli.show import print_json
 from app.db import retention
 from app.db.connect import Connection
@@ -23,6 +23,7 @@ def purge(
         int, typer.Option("--older-than", min=LEAST_DAYS, max=36_500, help="In days.")
     ] = 90,
     yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete closed sessions, and finished events of stories without one, that are old."""
@@ -33,7 +34,7 @@ def purge(
         True,
     )
     with errors_as_exit_codes():
-        if not agreed(plan, yes=yes, quiet=as_json):
+        if not agreed(plan, yes=yes, dry_run=dry_run, as_json=as_json):
             return
         older_than = timedelta(days=days)
         sessions, events = ask_database(lambda conn: _purge(conn, older_than))

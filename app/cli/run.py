@@ -18,6 +18,8 @@ from app.cli.common import (
     run,
     settings_and_logs,
 )
+from app.cli.options import AsJson, DryRun
+from app.cli.show import print_json
 from app.door.counts import Counts, room
 from app.errors import SettingsError
 from app.main import LAST_SECONDS, Listening, Role
@@ -74,13 +76,21 @@ def worker(
             run(main.run(settings, dsn, {Role.WORKER}, Listening()))
 
 
-def migrate() -> None:
+def migrate(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Bring the database's schema to this version."""
     with errors_as_exit_codes():
         settings = settings_and_logs()
         with dsn_of(settings) as dsn:
-            run(migrations.migrate(dsn))
-        out.print(f"The schema is at {migrations.LATEST}.")
+            before = run(migrations.version(dsn))
+            if not dry_run:
+                run(migrations.migrate(dsn))
+        if as_json:
+            print_json({"before": before, "latest": migrations.LATEST, "done": not dry_run})
+        elif dry_run:
+            at = "at nothing yet" if before is None else f"at {before}"
+            out.print(f"The schema is {at}, and would be brought to {migrations.LATEST}.")
+        else:
+            out.print(f"The schema is at {migrations.LATEST}.")
 
 
 async def _serve_many(

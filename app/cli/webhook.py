@@ -7,7 +7,13 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from app.cli.common import ask_with_pool, errors_as_exit_codes, out, settings_and_logs
+from app.cli.common import (
+    ask_database,
+    ask_with_pool,
+    errors_as_exit_codes,
+    out,
+    settings_and_logs,
+)
 from app.cli.options import AsJson, DryRun, Yes, agreed, carry_out
 from app.cli.show import print_json, print_table
 from app.db import hooks as db
@@ -15,6 +21,7 @@ from app.db.connect import Pool, take
 from app.errors import DraftgateError, SettingsError
 from app.model import Hook
 from app.operate import Plan
+from app.settings import load
 from app.sources import SOURCE
 from app.worker.hooks import Hooks
 from app.worker.workspaces import connected
@@ -35,32 +42,35 @@ def register(
         int | None,
         typer.Option(min=1, max=2**63 - 1, help="Take over the one that has this id instead."),
     ] = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Register a webhook at Shortcut, with the source's first secret, and watch it from now on."""
 
-    async def ask(hooks: Hooks, known: Sequence[Hook]) -> Hook:
-        if known:
-            raise DraftgateError(
-                f"it is registered, as {known[0].integration_id}: see `draftgate webhook rotate`"
-            )
-        if adopt is not None:
-            return await hooks.adopt(source, adopt)
-        return await hooks.register(source)
+    async def do(hooks: Hooks) -> Hook:
+        return await (hooks.register(source) if adopt is None else hooks.adopt(source, adopt))
 
     with errors_as_exit_codes():
-        _say(_ask(ask, source), as_json=as_json)
+        known, plan = _known(source), Plan("A webhook is made with the first secret.", True)
+        if known:
+            stands = f"{source} has a webhook, {known[0].integration_id}"
+            plan = Plan(f"{stands}: see `draftgate webhook rotate --help`.", False)
+        elif adopt is not None:
+            plan = Plan(f"Webhook {adopt} is taken over, and watched.", True)
+        if agreed(plan, yes=True, dry_run=dry_run, as_json=as_json):
+            _say(_ask(do), as_json=as_json)
 
 
 @app.command("status")
 def status(as_json: AsJson = False) -> None:
     """Ask Shortcut how the registered webhooks are; exit 1 where one is not alive."""
-
-    async def ask(hooks: Hooks, known: Sequence[Hook]) -> list[Hook]:
-        return [await hooks.look(hook) for hook in known]
-
     with errors_as_exit_codes():
-        rows = [asdict(hook) for hook in _ask(ask)]
+        known = _known()
+
+        async def do(hooks: Hooks) -> list[Hook]:
+            return [await hooks.look(hook) for hook in known]
+
+        rows = [asdict(hook) for hook in _ask(do)]
         if as_json:
             print_json({"items": rows})
         elif rows:
@@ -72,14 +82,15 @@ def status(as_json: AsJson = False) -> None:
 
 
 @app.command("rotate")
-def rotate(source: OfSource = SOURCE, yes: Yes = False, as_json: AsJson = False) -> None:
+def rotate(
+    source: OfSource = SOURCE, yes: Yes = False, dry_run: DryRun = False, as_json: AsJson = False
+) -> None:
     """Register the webhook anew with the first secret, then delete the one before it."""
-    said = "A new webhook is made with the first secret, and the old one is deleted."
     with errors_as_exit_codes():
-        plan = Plan(f"{said} Keep the old secret as second for a while.", True)
-        if agreed(plan, yes=yes, quiet=as_json):
-            hook = _ask(lambda hooks, known: hooks.register(_one(known).source), source)
-            _say(hook, as_json=as_json)
+        will = f"A new webhook is made with the first secret, and {_one(source).integration_id}"
+        plan = Plan(f"{will} is deleted. Keep the old secret as second for a while.", True)
+        if agreed(plan, yes=yes, dry_run=dry_run, as_json=as_json):
+            _say(_ask(lambda hooks: hooks.register(source)), as_json=as_json)
 
 
 @app.command("remove")
@@ -88,13 +99,14 @@ def remove(
 ) -> None:
     """Delete the webhook at Shortcut: nothing is delivered to this source any more."""
     with errors_as_exit_codes():
-        plan = Plan(f"The webhook of {source} is deleted, and nothing is delivered.", True)
+        hook = _one(source)
+        will = f"Webhook {hook.integration_id} is deleted: nothing is delivered to {source}."
 
         def do() -> str:
-            _ask(lambda hooks, known: hooks.remove(_one(known)), source)
+            _ask(lambda hooks: hooks.remove(hook))
             return "Done."
 
-        carry_out(plan, do, yes=yes, dry_run=dry_run, as_json=as_json)
+        carry_out(Plan(will, True), do, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _say(hook: Hook, *, as_json: bool) -> None:
@@ -104,25 +116,29 @@ def _say(hook: Hook, *, as_json: bool) -> None:
         out.print(f"Webhook {hook.integration_id} leads to {hook.url}.", soft_wrap=True)
 
 
-def _one(known: Sequence[Hook]) -> Hook:
+def _one(source: str) -> Hook:
+    known = _known(source)
     if not known:
-        raise DraftgateError("it is not registered: see `draftgate webhook register --help`")
+        raise DraftgateError(f"{source} has no webhook: see `draftgate webhook register --help`")
     return known[0]
 
 
-def _ask(do: Callable[[Hooks, Sequence[Hook]], Awaitable[T]], source: str | None = None) -> T:
-    """Does it with the known hooks, of that source if one is named."""
+def _known(source: str | None = None) -> Sequence[Hook]:
+    """The webhooks that were registered, of that source if one is named."""
+    sources = load().all_sources
+    if source is not None and source not in sources:
+        raise SettingsError(f"there is no source {source!r}; there is {', '.join(sources)}")
+    return [hook for hook in ask_database(db.all_of_them) if source in (None, hook.source)]
+
+
+def _ask(do: Callable[[Hooks], Awaitable[T]]) -> T:
     settings = settings_and_logs()
-    if source is not None and source not in settings.all_sources:
-        names = ", ".join(settings.all_sources)
-        raise SettingsError(f"there is no source {source!r}; there is {names}")
 
     async def asked(pool: Pool) -> T:
-        async with take(pool) as conn:
-            known = [hook for hook in await db.all_of_them(conn) if source in (None, hook.source)]
         async with connected(settings, pool) as workspaces:
             await workspaces.learn()
-            hooks = Hooks(take=partial(take, pool), settings=settings, workspaces=workspaces)
-            return await do(hooks, known)
+            return await do(
+                Hooks(take=partial(take, pool), settings=settings, workspaces=workspaces)
+            )
 
     return ask_with_pool(asked)
