@@ -1,4 +1,4 @@
-FROM python:3.13-slim-bookworm
+FROM python:3.13-slim-trixie
 
 # tini reaps what drafters leave behind; git makes the worktrees they work in.
 RUN apt-get update \

@@ -5,11 +5,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+from typer.main import get_command
 
+from app.cli.main import app
 from app.machine import as_mermaid
-from app.settings import PREFIX, Settings
+from app.main import LAST_SECONDS
+from app.settings import PREFIX, Settings, strangers
 
 ROOT = Path(__file__).parent.parent
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+OURS = {name: it for name, it in COMPOSE["services"].items() if it["image"] == "draftgate"}
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
@@ -64,3 +70,21 @@ def test_the_commands_of_the_readme_exist():
 
     assert [target for target in targets if f"\n{target}:" not in makefile] == []
     assert [command for command in commands if f" {command} " not in known] == []
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_compose_says_what_the_code_knows(service):
+    """Every variable of a service is a setting, and its command is one that is taken."""
+    program, command, *arguments = OURS[service]["command"]
+
+    get_command(app).commands[command].make_context(command, arguments)
+
+    assert program == "draftgate"
+    assert strangers(OURS[service]["environment"]) == {}
+
+
+def test_compose_waits_for_the_whole_shutdown():
+    """A container is killed only after the grace and what comes after it."""
+    grace_seconds = Settings.model_fields["shutdown_grace_seconds"].default + LAST_SECONDS
+
+    assert int(COMPOSE["x-service"]["stop_grace_period"].removesuffix("s")) > grace_seconds
