@@ -762,16 +762,30 @@ MUTANTS = (
     Mutant(
         guard="a conversation is decided anew with its session",
         file="app/worker/apply.py",
-        old="        await sessions.forget_conversation(conn, session_id)",
+        old="        await sessions.forget_conversations(conn, again)",
         new="        pass",
         tests="tests/test_order.py same_time_end",
     ),
     Mutant(
         guard="facts of a replay replace the old ones",
-        file="app/worker/apply.py",
-        old="        await facts.forget(conn, [event.id for event, _ in read])\n",
+        file="app/db/facts.py",
+        old="where event_id = any($1::bigint[]) returning",
+        new="where false returning",
+        tests="tests/test_apply.py takes_back",
+    ),
+    Mutant(
+        guard="facts of a replay come after the old ones are gone",
+        file="app/db/facts.py",
+        old="     where (select count(*) from forgotten) >= 0\n",
         new="",
         tests="tests/test_apply.py takes_back",
+    ),
+    Mutant(
+        guard="stories are decided anew in the sender's order",
+        file="app/db/facts.py",
+        old="         order by occurred_at, dedupe_key, position\n",
+        new="         order by position\n",
+        tests="tests/test_order.py closing_fact_before",
     ),
     Mutant(
         guard="the database is not an event's fault",

@@ -1,6 +1,6 @@
 """Facts: what each event says of each story, in an order that no order of arrival can change."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -8,43 +8,57 @@ from app.db.connect import Connection
 from app.model import Fact, FactKind
 
 
-async def add(conn: Connection, facts: Sequence[tuple[int, UUID, int, Fact]]) -> None:
-    """Stores (event id, its dedupe key, position in the event, fact)."""
-    await conn.executemany(
-        """
-        insert into facts (event_id, dedupe_key, position, workspace, sc_id, occurred_at, kind,
-                           actor, value, value_id, comment_id, parent_comment_id, title, app_url)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
-        """,
-        [
-            (
-                event_id,
-                dedupe_key,
-                position,
-                fact.workspace,
-                fact.sc_id,
-                fact.occurred_at,
-                fact.kind,
-                fact.actor,
-                fact.value,
-                fact.value_id,
-                fact.comment_id,
-                fact.parent_comment_id,
-                fact.title,
-                fact.app_url,
-            )
-            for event_id, dedupe_key, position, fact in facts
-        ],
+#: What was said before goes first, which the count of it sees to.
+_REPLACE = """
+    with forgotten as (
+        delete from facts where event_id = any($1::bigint[]) returning event_id
     )
+    insert into facts (event_id, dedupe_key, position, workspace, sc_id, occurred_at, kind,
+                       actor, value, value_id, comment_id, parent_comment_id, title, app_url)
+    select * from unnest($2::bigint[], $3::uuid[], $4::int[], $5::text[], $6::bigint[],
+                         $7::timestamptz[], $8::text[], $9::text[], $10::text[], $11::text[],
+                         $12::bigint[], $13::bigint[], $14::text[], $15::text[])
+     where (select count(*) from forgotten) >= 0
+"""
+_COLUMNS = 14
 
 
-async def forget(conn: Connection, event_ids: Sequence[int]) -> None:
-    """Takes back what these events said when they were applied before."""
-    await conn.execute("delete from facts where event_id = any($1::bigint[])", event_ids)
+async def replace(
+    conn: Connection,
+    event_ids: Sequence[int],
+    facts: Sequence[tuple[int, UUID, int, Fact]],
+) -> None:
+    """Stores what these events say: (event id, its dedupe key, position in the event, fact).
+
+    What they said when they were applied before is taken back.
+    """
+    rows = [
+        (
+            event_id,
+            dedupe_key,
+            position,
+            fact.workspace,
+            fact.sc_id,
+            fact.occurred_at,
+            fact.kind,
+            fact.actor,
+            fact.value,
+            fact.value_id,
+            fact.comment_id,
+            fact.parent_comment_id,
+            fact.title,
+            fact.app_url,
+        )
+        for event_id, dedupe_key, position, fact in facts
+    ]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * _COLUMNS
+    await conn.execute(_REPLACE, event_ids, *columns)
 
 
-async def of_story(conn: Connection, workspace: str, sc_id: int) -> list[tuple[int, Fact]]:
-    """All that is known of a story, oldest first, each fact with the id of its event.
+async def of_stories(
+    conn: Connection, stories: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], list[tuple[int, Fact]]]:
+    """All that is known of these stories, oldest first, each fact with the id of its event.
 
     Ties are broken by what the sender signed.
     """
@@ -52,14 +66,16 @@ async def of_story(conn: Connection, workspace: str, sc_id: int) -> list[tuple[i
         """
         select event_id, workspace, sc_id, occurred_at, kind, actor, value, value_id, comment_id,
                parent_comment_id, title, app_url
-          from facts
-         where workspace = $1 and sc_id = $2
+          from unnest($1::text[], $2::bigint[]) as story (workspace, sc_id)
+          join facts using (workspace, sc_id)
          order by occurred_at, dedupe_key, position
         """,
-        workspace,
-        sc_id,
+        *zip(*stories, strict=True),
     )
-    return [_told(**row) for row in rows]
+    known: dict[tuple[str, int], list[tuple[int, Fact]]] = {story: [] for story in stories}
+    for row in rows:
+        known[row["workspace"], row["sc_id"]].append(_told(**row))
+    return known
 
 
 def _told(event_id: int, kind: str, **said: Any) -> tuple[int, Fact]:

@@ -75,15 +75,15 @@ async def answer(
     )
 
 
-async def take_back(conn: Connection, session_id: int) -> None:
+async def take_back(conn: Connection, session_ids: Sequence[int]) -> None:
     """Forgets answers that are about to be decided anew, unless sending them was tried."""
     await conn.execute(
         """
         delete from outbox
-         where session_id = $1 and kind in ('status', 'refused', 'stopped')
+         where session_id = any($1::bigint[]) and kind in ('status', 'refused', 'stopped')
            and status = 'pending' and attempts = 0
         """,
-        session_id,
+        session_ids,
     )
 
 

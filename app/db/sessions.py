@@ -192,9 +192,9 @@ async def spoken(
     return {row["comment_id"] for row in rows}
 
 
-async def forget_conversation(conn: Connection, session_id: int) -> None:
-    """Empties the conversation, which is about to be decided anew."""
-    await conn.execute("delete from conversation where session_id = $1", session_id)
+async def forget_conversations(conn: Connection, session_ids: Sequence[int]) -> None:
+    """Empties the conversations, which are about to be decided anew."""
+    await conn.execute("delete from conversation where session_id = any($1::bigint[])", session_ids)
 
 
 async def conversation(conn: Connection, session_id: int) -> list[Remark]:

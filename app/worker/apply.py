@@ -208,13 +208,13 @@ class Applier:
         stories: dict[Story, list[Told]] = {}
         for event_id, _, _, fact in told:
             stories.setdefault((fact.workspace, fact.sc_id), []).append((event_id, fact))
+        await facts.replace(conn, [event.id for event, _ in read], told)
         current = await sessions.lock(conn, stories) if stories else {}
-        await facts.forget(conn, [event.id for event, _ in read])
-        await facts.add(conn, told)
         changes = [
             await self._decide(conn, story, current.get(story), about)
             for story, about in stories.items()
         ]
+        await self._decide_anew(conn, [change for change in changes if change.anew])
         if weighty := [change for change in changes if change.matters]:
             await _save_all(conn, weighty)
         steps: defaultdict[int, list[Decision]] = defaultdict(list)
@@ -233,11 +233,19 @@ class Applier:
         rules = self._rules(story[0])
         decisions = decide(before, said, rules, spoken=spoken)
         anew = hangs_on_the_past(before, said, decisions)
-        if anew:
-            told = await facts.of_story(conn, *story)
-            decisions = decide(None, [fact for _, fact in told], rules)
-        steps = [(event_id, it) for (event_id, _), it in zip(told, decisions, strict=True)]
-        return _Change(before=before, session=decisions[-1].session, steps=steps, anew=anew)
+        change = _Change(story=story, before=before, anew=anew)
+        change.decided(told, decisions)
+        return change
+
+    async def _decide_anew(self, conn: Connection, changes: Sequence["_Change"]) -> None:
+        """Decides about these stories from all that is known of them."""
+        if not changes:
+            return
+        known = await facts.of_stories(conn, [change.story for change in changes])
+        for change in changes:
+            told = known[change.story]
+            rules = self._rules(change.story[0])
+            change.decided(told, decide(None, [fact for _, fact in told], rules))
 
     def _rules(self, workspace: str) -> Rules:
         """As they are for stories of this workspace: where nothing can be asked, nothing is."""
@@ -246,7 +254,7 @@ class Applier:
         return replace(self.rules, clarify=clarify, bots=bots)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Change:
     """What was decided about one story.
 
@@ -254,10 +262,16 @@ class _Change:
         anew: from all that is known, and in place of what was decided before.
     """
 
+    story: Story
     before: Session | None
-    session: Session | None
-    steps: Sequence[Step]
     anew: bool
+    session: Session | None = None
+    steps: Sequence[Step] = ()
+
+    def decided(self, told: Sequence[Told], decisions: Sequence[Decision]) -> None:
+        """Takes what each fact did."""
+        self.session = decisions[-1].session
+        self.steps = [(event_id, it) for (event_id, _), it in zip(told, decisions, strict=True)]
 
     @property
     def remarks(self) -> list[Remark]:
@@ -286,16 +300,18 @@ async def _save_all(conn: Connection, changes: Sequence[_Change]) -> None:
     opened = [it.session for it in changes if it.before is None and it.session is not None]
     ids = await sessions.add(conn, opened) if opened else {}
     saved = [(await _saved(conn, change, ids), change) for change in changes]
+    if again := [of for of, it in saved if it.anew and it.before is not None]:
+        await sessions.forget_conversations(conn, again)
+        await outbox.take_back(conn, again)
     await sessions.remark(conn, [(of, remark) for of, it in saved for remark in it.remarks])
-    await sessions.tell(
-        conn,
-        [
-            sessions.Told(of, move, status, event_id, step.reason)
-            for of, it in saved
-            for event_id, step in it.moves
-            for move, status in step.moves
-        ],
-    )
+    told = [
+        sessions.Told(of, move, status, event_id, step.reason)
+        for of, it in saved
+        for event_id, step in it.moves
+        for move, status in step.moves
+    ]
+    if told:
+        await sessions.tell(conn, told)
     for session_id, change in saved:
         await _answer(conn, session_id, change.steps)
 
@@ -313,9 +329,6 @@ async def _saved(conn: Connection, change: _Change, opened: Mapping[Story, int])
             await sessions.evict(conn, *story)
         made = {move for _, step in moves for move, _ in step.moves}
         session_id = await sessions.save(conn, session, moves=made)
-    if change.anew:
-        await sessions.forget_conversation(conn, session_id)
-        await outbox.take_back(conn, session_id)
     return session_id
 
 
