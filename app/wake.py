@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from uuid import uuid4
 
 import asyncpg
 import structlog
@@ -25,8 +26,15 @@ class Ring(StrEnum):
 
     #: An event was recorded: whoever applies events looks, and nobody else need.
     EVENT = "event"
+    #: A session is ready: whoever claims looks, and nobody else need.
+    SESSION = "session"
     #: Anything.
     WORK = ""
+
+
+_NARROW = frozenset([Ring.EVENT, Ring.SESSION])
+#: It takes a transaction number, and so would wait for an fsync; a ring may be lost.
+_NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
 
 
 class Bell:
@@ -37,6 +45,8 @@ class Bell:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        #: By which it knows its own rings, which it has heeded before they come back to it.
+        self._name = uuid4().hex
         self._rung = asyncio.Event()
         self._owed: set[Ring] = set()
         self._waiters: list[tuple[asyncio.Event, Ring]] = []
@@ -56,9 +66,14 @@ class Bell:
         self._waiters.append((waiter, what))
         return waiter
 
+    def _hear(self, payload: str) -> None:
+        what, _, sender = payload.partition(" ")
+        if sender != self._name:
+            self._wake(what)
+
     def _wake(self, rung: str = Ring.WORK) -> None:
         for waiter, what in self._waiters:
-            if rung != Ring.EVENT or what is Ring.EVENT:
+            if rung == what or rung not in _NARROW:
                 waiter.set()
 
     async def send(self) -> None:
@@ -74,14 +89,14 @@ class Bell:
             await self._rung.wait()
             self._rung.clear()
             owed, self._owed = self._owed, set()
-            what = Ring.EVENT if owed == {Ring.EVENT} else Ring.WORK
-            await conn.execute("select pg_notify($1, $2)", CHANNEL, what)
+            what = owed.pop() if len(owed) == 1 else Ring.WORK
+            await conn.execute(_NOTIFY, CHANNEL, f"{what} {self._name}")
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _listen(self, conn: Connection) -> None:
         gone = asyncio.Event()
         conn.add_termination_listener(lambda *_: gone.set())
-        await conn.add_listener(CHANNEL, lambda *heard: self._wake(heard[-1]))
+        await conn.add_listener(CHANNEL, lambda *heard: self._hear(heard[-1]))
         # Whatever was missed while there was no connection is found now.
         self._wake()
         while not gone.is_set():

@@ -28,6 +28,8 @@ date +%s%N >> "$BENCH_STARTED"
 echo '{"summary": "done", "patch": "--- /dev/null\\n+++ b/x\\n@@ -0,0 +1 @@\\n+x\\n"}'
 """
 PATIENCE_SECONDS = 20
+#: After a start, for its end: checking the patch, storing it, and making ready for the next.
+IDLE_SECONDS = 0.3
 SESSIONS = """
     insert into patch_sessions (workspace, sc_id, title, status, decided_at, heard_at)
     select 'shortcut', number, 'A story', $2, now(), now()
@@ -172,7 +174,7 @@ def _starts(port: int, requests: Requests, started: Path) -> list[float]:
             sent = time.time_ns()
             http.post(payloads.PATH, content=body, headers=dict(lines)).raise_for_status()
             times.append((_line(started, number) - sent) / 1e6)
-            time.sleep(0.1)  # Idle again.
+            time.sleep(IDLE_SECONDS)
     return times
 
 

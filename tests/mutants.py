@@ -478,8 +478,8 @@ MUTANTS = (
     Mutant(
         guard="the server ends a transaction that stands still",
         file="app/db/connect.py",
-        old="        await conn.execute(bounds)\n",
-        new="",
+        old="f\" set local idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'\"",
+        new='""',
         tests="tests/test_apply.py stands_still",
     ),
     Mutant(

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from app.cli.trial import SAMPLE_DRAFTER
 from app.db import events, gate, look, outbox, sessions
-from app.db.connect import Connection, Database, Pool, take, transaction
+from app.db.connect import Connection, Database, Pool, redoable, take
 from app.machine import Phase
 from app.outage import Outage
 from app.settings import Settings
@@ -534,7 +534,7 @@ async def test_cancelled_transactions_leave_no_connection_in_one(small, conn):
     """Cancelled at any point of BEGIN, INSERT and COMMIT, three hundred times over."""
 
     async def insert() -> None:
-        async with transaction(small) as mine:
+        async with redoable(small) as mine:
             await mine.execute(
                 "insert into events (source, dedupe_key, kind, body)"
                 " values ('s', gen_random_uuid(), 'v1', '')"
@@ -600,7 +600,7 @@ class Field:
     async def apply_backwards(self) -> None:
         """What another applier would do with the same stories in another order."""
         stories = [("shortcut", number) for number in (6, 5, 4, 3, 2, 1)]
-        async with transaction(self.pool) as conn:
+        async with redoable(self.pool) as conn:
             await sessions.lock(conn, stories)
             for _, number in stories:
                 await sessions.evict(conn, "shortcut", number)

@@ -1,7 +1,7 @@
 """Connections: where to, and with which limits."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -128,12 +128,31 @@ async def take(pool: "Pool", *, timeout_seconds: float = 10) -> AsyncIterator["C
 
 
 @asynccontextmanager
-async def transaction(pool: "Pool") -> AsyncIterator["Connection"]:
-    """A connection in a transaction, READ COMMITTED whatever the server's default is."""
-    async with take(pool) as conn, conn.transaction(isolation="read_committed"):
-        # LOCAL, so that it holds behind a transaction pooler too.
-        bounds = f"set local idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
-        if conn.get_server_version() >= (17,):
-            bounds += f"; set local transaction_timeout = '{TRANSACTION_SECONDS}s'"
-        await conn.execute(bounds)
-        yield conn
+async def redoable(pool: "Pool") -> AsyncIterator["Connection"]:
+    """A connection in a transaction that nothing is lost with: what it does would be done again.
+
+    READ COMMITTED whatever the server's default is. Its commit waits for no fsync: the log is
+    written in order, so the next commit that does wait, a claim's for one, makes this one durable
+    first. See docs/decisions/0012-commits-that-wait-for-no-disk.md.
+    """
+    async with take(pool) as conn:
+        try:
+            await conn.execute(_begin(conn))
+            yield conn
+        except BaseException:
+            # Where it can't be, the connection is given up, and the server rolls it back.
+            with suppress(*DATABASE_ERRORS):
+                await conn.execute("rollback")
+            raise
+        await conn.execute("commit")
+
+
+def _begin(conn: "Connection") -> str:
+    """All in one message; LOCAL, so that it holds behind a transaction pooler too."""
+    begin = (
+        "begin isolation level read committed; set local synchronous_commit = off;"
+        f" set local idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+    )
+    if conn.get_server_version() >= (17,):
+        begin += f"; set local transaction_timeout = '{TRANSACTION_SECONDS}s'"
+    return begin

@@ -7,7 +7,6 @@ from uuid import UUID
 from app.db.connect import Connection
 from app.model import Fact, FactKind
 
-
 #: What was said before goes first, which the count of it sees to.
 _REPLACE = """
     with forgotten as (

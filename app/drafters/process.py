@@ -111,7 +111,9 @@ async def run(
             stderr.hand_over()
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_seconds):
-                    outcome = await tree.carry_out(job)
+                    outcome = await tree.carry_out(
+                        job, nothing if spares is None else spares.refill
+                    )
         finally:
             await to_the_end(tree.end(grace_seconds))
     return _finished(argv, cwd, outcome, stdout, stderr)
@@ -207,15 +209,18 @@ class _Tree:
         with suppress(OSError):
             socket.send_fds(self.control, [b"*"], descriptors)
 
-    async def carry_out(self, job: Mapping[str, object]) -> dict[str, Any] | None:
+    async def carry_out(
+        self, job: Mapping[str, object], begun: Callable[[], None]
+    ) -> dict[str, Any] | None:
         """What the supervisor says of the job; None if it was killed over it."""
         loop = asyncio.get_running_loop()
         said = bytearray()
         with suppress(ConnectionError):
             await loop.sock_sendall(self.control, json.dumps(job).encode() + b"\n")
             while data := await loop.sock_recv(self.control, READ_BYTES):
+                begun()
                 said += data
-        if said:
+        if said.strip():
             outcome: dict[str, Any] = json.loads(said)
             return outcome
         return {"code": -signal.SIGKILL}
@@ -257,16 +262,17 @@ class Spares:
 
     async def take(self) -> _Tree:
         """One that waits, if any does, else a new one."""
-        try:
-            while self.ready:
-                tree = self.ready.popleft()
-                if tree.process.returncode is None:
-                    return tree
-                await tree.end(0)
-            return await _spawn()
-        finally:
-            if self._filling is None or self._filling.done():
-                self._filling = asyncio.create_task(self._fill())
+        while self.ready:
+            tree = self.ready.popleft()
+            if tree.process.returncode is None:
+                return tree
+            await tree.end(0)
+        return await _spawn()
+
+    def refill(self) -> None:
+        """Starts what is missing, for when it slows down no command's start any more."""
+        if self._filling is None or self._filling.done():
+            self._filling = asyncio.create_task(self._fill())
 
     async def _fill(self) -> None:
         # Without any, `take` says why none can be started.

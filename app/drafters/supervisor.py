@@ -3,8 +3,9 @@
 It stands between the worker and the command because only a process of its own can outlive the
 worker: when the worker dies, even by SIGKILL, the control socket reaches its end and the command
 goes with everything it started. The worker passes it descriptors, first the command's standard
-streams, then others to hold open; says what to run in one line of JSON, and gets one line back;
-its end of the socket closing means stop. The supervisor leads the session and the process
+streams, then others to hold open; says what to run in one line of JSON, and gets an empty line
+back when that has begun, and one of JSON when it has ended; its end of the socket closing means
+stop. The supervisor leads the session and the process
 group that the command runs in, and adopts what the command's children leave as orphans.
 """
 
@@ -38,13 +39,18 @@ def main() -> None:
     if os.getpgrp() != os.getpid():
         sys.exit("the supervisor must lead a process group: it ends by killing it")
     control = socket.socket(fileno=int(sys.argv[1]))
+    # Whatever needs no job is done while nobody waits.
+    libc = ctypes.CDLL(None) if LINUX else None
+    if libc is not None:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    woken = _wake_on_signals()
     descriptors = socket.recv_fds(control, 1, MOST_DESCRIPTORS)[1]
     for stream, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, stream)
         os.close(descriptor)
     line = control.makefile("rb").readline()
     if line:
-        outcome = Supervisor(control, json.loads(line)).run()
+        outcome = Supervisor(control, woken, json.loads(line)).run(libc)
         with suppress(OSError):
             control.sendall(json.dumps(outcome).encode() + b"\n")
     # Whatever there is in the group, in one stroke, and the supervisor with it.
@@ -54,20 +60,17 @@ def main() -> None:
 class Supervisor:
     """One command and all its descendants."""
 
-    def __init__(self, control: socket.socket, job: dict[str, Any]) -> None:
+    def __init__(self, control: socket.socket, woken: socket.socket, job: dict[str, Any]) -> None:
         self.control = control
         self.job = job
-        self.woken = _wake_on_signals()
+        self.woken = woken
         # Kept, since it would wait for the process by itself when it is let go of.
         self.command: subprocess.Popen[bytes] | None = None
         self.code: int | None = None
         self.alone = False
 
-    def run(self) -> dict[str, object]:
+    def run(self, libc: Any) -> dict[str, object]:
         """Starts the command, waits for its end or for the word to stop, and kills the rest."""
-        libc = ctypes.CDLL(None) if LINUX else None
-        if libc is not None:
-            libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             self._start(_before_exec(libc, self.job["limits"]))
         except OSError as error:
@@ -92,6 +95,8 @@ class Supervisor:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
+        with suppress(OSError):
+            self.control.sendall(b"\n")
 
     def _watch(self) -> None:
         """Until the command ends, or the worker says stop, or is no more."""

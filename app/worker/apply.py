@@ -10,11 +10,11 @@ import structlog
 
 from app import words
 from app.db import events, facts, installations, outbox, sessions
-from app.db.connect import DATABASE_ERRORS, Connection, Pool, take, transaction
+from app.db.connect import DATABASE_ERRORS, Connection, Pool, redoable, take
 from app.db.events import PendingEvent
 from app.decide import Rules, decide, hangs_on_the_past
 from app.errors import ShortcutError, ShortcutRefused, ShortcutUnavailable
-from app.machine import OWNED
+from app.machine import OWNED, Move
 from app.model import (
     Decision,
     EventStatus,
@@ -26,7 +26,7 @@ from app.model import (
     Remark,
     Session,
 )
-from app.wake import Bell
+from app.wake import Bell, Ring
 from app.worker.claims import backoff
 from app.worker.interpret import interpret, workspace_of
 from app.worker.workspaces import Workspaces
@@ -38,6 +38,9 @@ READ_LEASE = timedelta(seconds=60)
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=1), timedelta(minutes=5)
 READ_TRIES = 290
 OWN_TRIES = 20
+
+#: After these a session is worked on, and there is nothing else to do.
+_MAKES_READY = frozenset([Move.OPEN, Move.CLEAR, Move.ANSWER, Move.REVISE])
 
 log = structlog.get_logger(__name__)
 
@@ -58,12 +61,17 @@ class Applier:
     bell: Bell
 
     async def tick(self) -> bool:
-        """Applies the next events, and sets aside those that need the API; True if any came."""
+        """Applies the next events, and sets aside those that need the API; True: there are more.
+
+        What is recorded meanwhile rings.
+        """
         taken: list[PendingEvent] = []
         try:
-            async with transaction(self.pool) as conn:
+            async with redoable(self.pool) as conn:
                 refused = self.workspaces.refused
                 taken = await events.take(conn, limit=BATCH_EVENTS, without=list(refused))
+                if not taken:
+                    return False
                 news = await self._apply(conn, [(it, self._interpret(it, {})) for it in taken])
         except DATABASE_ERRORS:
             raise
@@ -76,7 +84,7 @@ class Applier:
                 await self._apply_alone(event, {})
         else:
             self._ring_if(news)
-        return bool(taken)
+        return len(taken) == BATCH_EVENTS
 
     async def read_tick(self) -> bool:
         """Reads what the next event refers to, and applies it; True if one was waiting.
@@ -99,8 +107,8 @@ class Applier:
         return True
 
     async def _apply_alone(self, event: PendingEvent, known: dict[Need, str | None]) -> None:
-        news = False
-        async with self._blaming(event), transaction(self.pool) as conn:
+        news = None
+        async with self._blaming(event), redoable(self.pool) as conn:
             if await events.retake(conn, event.id):
                 news = await self._apply(conn, [(event, self._interpret(event, known))])
         self._ring_if(news)
@@ -126,9 +134,9 @@ class Applier:
                 delay = backoff(event.attempts + 1, base=FIRST_WAIT, longest=LONGEST_WAIT)
                 await events.defer(conn, event.id, delay=delay, reason=reason)
 
-    def _ring_if(self, news: bool) -> None:
-        if news:
-            self.bell.ring()
+    def _ring_if(self, news: Ring | None) -> None:
+        if news is not None:
+            self.bell.ring(news)
 
     def _interpret(self, event: PendingEvent, known: dict[Need, str | None]) -> Interpretation:
         """What the event says; names that no rule asks for are left unknown, not read."""
@@ -179,8 +187,8 @@ class Applier:
             case NeedKind.COMMENT:
                 return await api.comment_text(need.sc_id, need.id)
 
-    async def _apply(self, conn: Connection, read: Sequence[Read]) -> bool:
-        """Writes facts, decisions and outcomes; True if there is something to do now."""
+    async def _apply(self, conn: Connection, read: Sequence[Read]) -> Ring | None:
+        """Writes facts, decisions and outcomes; gives what there is to do now, if anything."""
         needing = [event.id for event, said in read if said.needs]
         whole = [(event, said) for event, said in read if not said.needs]
         if needing:
@@ -191,8 +199,7 @@ class Applier:
         steps = await self._decide_all(conn, whole)
         outcomes = [(event.id, *_outcome(said, steps[event.id])) for event, said in whole]
         await events.finish(conn, outcomes)
-        moved = any(step.moves or step.answer for event, _ in whole for step in steps[event.id])
-        return moved or bool(needing)
+        return Ring.WORK if needing else _news([it for did in steps.values() for it in did])
 
     async def _decide_all(
         self, conn: Connection, read: Sequence[Read]
@@ -344,6 +351,14 @@ async def _answer(conn: Connection, session_id: int, steps: Sequence[Step]) -> N
                 event_id=event_id,
                 comment=step.remarks[0].comment_id if step.remarks else None,
             )
+
+
+def _news(steps: Sequence[Decision]) -> Ring | None:
+    """What there is to do once this is decided, if anything."""
+    moves = {move for step in steps for move, _ in step.moves}
+    if any(step.answer for step in steps) or moves - _MAKES_READY:
+        return Ring.WORK
+    return Ring.SESSION if moves else None
 
 
 def _outcome(said: Interpretation, steps: Sequence[Decision]) -> tuple[EventStatus, str]:

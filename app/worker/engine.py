@@ -44,16 +44,13 @@ class Engine:
 
     async def run(self) -> None:
         """Returns when all loops have come to rest; a loop that breaks ends them all."""
-        ticks: list[Tick] = [
-            self.workshop.expire_tick,
-            self.workshop.watch_tick,
-            self.workshop.clarify_tick,
-            *[self.workshop.draft_tick] * self.slots,
-        ]
+        ticks: list[Tick] = [self.workshop.expire_tick, self.workshop.watch_tick]
         if self.sender is not None:
             ticks += [self.sender.tick, self.sender.expire_tick, self.sender.tell_tick]
         ticks += self.watches
         async with asyncio.TaskGroup() as loops:
+            for claiming in (self.workshop.clarify_tick, *[self.workshop.draft_tick] * self.slots):
+                loops.create_task(self._loop(claiming, Ring.SESSION))
             for tick in ticks:
                 loops.create_task(self._loop(tick))
             applier = await self.applier()
