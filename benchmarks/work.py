@@ -25,7 +25,7 @@ PENDING = "select count(*) from events where status = 'pending'"
 #: A drafter that says when it began, and then gives the smallest of results.
 DRAFTER = """#!/bin/sh
 date +%s%N >> "$BENCH_STARTED"
-echo '{"summary": "done", "patch": "--- /dev/null\\n+++ b/x\\n@@ -0,0 +1 @@\\n+x\\n"}'
+printf '%s\\n' '{"summary": "done", "patch": "--- /dev/null\\n+++ b/x\\n@@ -0,0 +1 @@\\n+x\\n"}'
 """
 PATIENCE_SECONDS = 20
 #: After a start, for its end: checking the patch, storing it, and making ready for the next.

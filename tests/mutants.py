@@ -483,6 +483,13 @@ MUTANTS = (
         tests="tests/test_apply.py stands_still",
     ),
     Mutant(
+        guard="a claim is durable before work begins",
+        file="app/db/connect.py",
+        old='{"application_name": f"draftgate {purpose}"}',
+        new='{"application_name": f"draftgate {purpose}", "synchronous_commit": "off"}',
+        tests="tests/test_apply.py no_crash",
+    ),
+    Mutant(
         guard="one worker at a time applies a story",
         file=SESSIONS,
         old="        select pg_advisory_xact_lock(key)",

@@ -1,9 +1,11 @@
 """From recorded events to moves: each with an outcome and a reason; none holds others up."""
 
 import asyncio
+import os
 import signal
 import sys
-from contextlib import suppress
+import time
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,9 +14,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.db import events, sessions
-from app.db.connect import DATABASE_ERRORS, take
+from app.db.connect import DATABASE_ERRORS, Database, take
 from app.db.events import Replay
+from app.embedded import postgres
 from app.errors import ShortcutUnavailable
+from app.migrate import migrate
 from app.model import EventStatus
 from app.shortcut.client import ShortcutClient
 from app.simulator.faults import Fault
@@ -23,6 +27,7 @@ from app.wake import Bell
 from app.worker.apply import Applier
 from tests import shapes
 from tests.ladder import RULES, Ladder, here
+from tests.ladder import ladder as make_ladder
 from tests.locks import blocked, until
 from tests.office import TOKEN, simulated
 from tests.proxy import proxy_to
@@ -349,6 +354,52 @@ async def test_a_story_is_applied_by_one_worker_at_a_time(ladder, connect, pool,
 
     await closing
     assert (await ladder.session())["status"] == "closed"
+
+
+async def test_no_crash_of_the_server_costs_a_claim_or_an_event(tmp_path):
+    """Applying waits for no disk: what a crash takes back is pending; a claim was durable first."""
+    tmp_path.parent.chmod(0o755)  # The server may run as another user.
+    options = "-c wal_writer_delay=10s"
+    with postgres(tmp_path, options=options) as dsn:
+        await migrate(dsn)
+        async with laddered(dsn) as ladder:
+            await ladder.claimed(1)
+            await ladder.clarified(2)
+            crash(tmp_path / "postgres")
+    with postgres(tmp_path, options=options) as dsn:
+        async with laddered(dsn) as ladder:
+            assert (await ladder.session(1))["status"] == "drafting"
+
+            await ladder.apply()
+
+            assert (await ladder.session(2))["status"] == "clarified"
+            assert await outcomes(ladder) == ["applied", "applied"]
+
+
+@asynccontextmanager
+async def laddered(dsn):
+    """A ladder on a server of the test's own."""
+    database = Database(dsn=dsn, listen_dsn=dsn)
+    conn = await database.connect("test")
+    try:
+        async with database.pool("worker") as pool:
+            yield make_ladder(database, pool, conn)
+            pool.terminate()
+    finally:
+        conn.terminate()
+
+
+def crash(data):
+    """SIGQUIT to the server: it goes without writing anything more, as in a crash."""
+    os.kill(int((data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+    while (data / "postmaster.pid").exists():
+        time.sleep(0.01)
+
+
+async def outcomes(ladder):
+    """Of all events, in the order in which they were recorded."""
+    rows = await ladder.conn.fetch("select status from events order by id")
+    return [row["status"] for row in rows]
 
 
 STANDS_STILL = """

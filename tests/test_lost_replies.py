@@ -516,7 +516,7 @@ async def test_a_commit_whose_answer_is_lost_applies_an_event_once(ladder, proxy
     """Facts, moves and the outcome came together; the next look finds nothing pending."""
     await ladder.record(shapes.labelled(1))
     applier = Applier(far_pool, RULES, here(), Bell(far))
-    proxy.lose_reply("COMMIT;")
+    proxy.lose_reply("commit;")
 
     await lose(applier.tick)
     assert not await applier.tick()
@@ -529,11 +529,15 @@ async def test_a_commit_that_never_arrived_applies_an_event_later(ladder, proxy,
     """Of a transaction that was cut off nothing is left, and the event is still pending."""
     await ladder.record(shapes.labelled(1))
     applier = Applier(far_pool, RULES, here(), Bell(far))
-    proxy.lose_request("COMMIT;")
+    proxy.lose_request("commit;")
 
     await lose(applier.tick)
-    await until(applier.tick)
 
+    async def is_applied() -> bool:
+        await applier.tick()
+        return await ladder.conn.fetchval("select status = 'applied' from events")
+
+    await until(is_applied)
     moves = await ladder.conn.fetch("select move from timeline order by id")
     assert [row["move"] for row in moves] == ["open", "clear"]
 

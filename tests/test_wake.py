@@ -58,6 +58,33 @@ async def test_a_recorded_event_wakes_only_who_applies_events(database):
         sending.cancel()
 
 
+async def test_a_session_that_is_ready_wakes_only_who_claims(database):
+    """Nor does a ring come back to whoever rang, who has heeded it."""
+    here, there = Bell(database), Bell(database)
+    others = [bell.waiter() for bell in (here, there)]
+    claiming = [bell.waiter(Ring.SESSION) for bell in (here, there)]
+    later = here.waiter(Ring.EVENT)
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(bell.listen()) for bell in (here, there)]
+        for waiter in others:
+            await waiter.wait()  # The listener's own first look.
+        for waiter in (*others, *claiming, later):
+            waiter.clear()
+
+        here.ring(Ring.SESSION)
+        claiming[0].clear()
+        running.append(tasks.create_task(here.send()))
+        await asyncio.wait_for(claiming[1].wait(), 10)
+
+        there.ring(Ring.EVENT)
+        running.append(tasks.create_task(there.send()))
+        await asyncio.wait_for(later.wait(), 10)
+
+        assert not any(waiter.is_set() for waiter in (*others, claiming[0]))
+        for task in running:
+            task.cancel()
+
+
 async def test_a_listener_that_lost_its_connection_looks_again(database, conn):
     """After a cut connection the listener reconnects, and wakes the loops for what it missed."""
     bell = Bell(database)

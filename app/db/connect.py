@@ -144,7 +144,7 @@ async def redoable(pool: "Pool") -> AsyncIterator["Connection"]:
             with suppress(*DATABASE_ERRORS):
                 await conn.execute("rollback")
             raise
-        await conn.execute("commit")
+        await conn.execute("commit;")
 
 
 def _begin(conn: "Connection") -> str:
