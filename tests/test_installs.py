@@ -55,6 +55,20 @@ def settings(origin: str, **given: object) -> Settings:
     )
 
 
+async def agree(link: str) -> dict[str, str]:
+    """Somebody follows the link and agrees; with what they come back."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        answer = await http.get(link)
+    query = parse_qs(urlsplit(answer.headers["location"]).query)
+    return {name: values[0] for name, values in query.items()}
+
+
+async def install(app: Installs) -> None:
+    """The simulated workspace installs the app by a link of ours."""
+    back = await agree(await app.begin())
+    await app.finish(back["code"], back["state"])
+
+
 @dataclass
 class Shop:
     """An agent app beside the simulated workspace that installs it."""
@@ -66,16 +80,10 @@ class Shop:
     pool: object
 
     async def agree(self, link: str) -> dict[str, str]:
-        """Somebody follows the link and agrees; with what they come back."""
-        async with httpx.AsyncClient(trust_env=False) as http:
-            answer = await http.get(link)
-        query = parse_qs(urlsplit(answer.headers["location"]).query)
-        return {name: values[0] for name, values in query.items()}
+        return await agree(link)
 
     async def install(self) -> None:
-        """The simulated workspace installs the app by a link of ours."""
-        back = await self.agree(await self.installs.begin())
-        await self.installs.finish(back["code"], back["state"])
+        await install(self.installs)
 
     async def code(self) -> str:
         """Somebody installs the app from within Shortcut."""
