@@ -8,7 +8,7 @@ from typing import Any
 from app.db import look
 from app.db.connect import Connection
 from app.db.look import Row
-from app.machine import Status
+from app.machine import Move, Status
 from app.model import EventStatus, OwedStatus
 from app.settings import Settings
 
@@ -50,8 +50,9 @@ async def why(conn: Connection, sc_id: int, settings: Settings) -> Answer:
     comments: list[Row] = []
     if sessions:
         session = sessions[-1]
-        last = (await look.timeline(conn, session["id"]))[-1:]
-        verdict, go_on = of_session(session, last[0]["reason"] if last else None)
+        moves = await look.timeline(conn, session["id"])
+        closings = [it["reason"] for it in moves if it["move"] == Move.CLOSE]
+        verdict, go_on = of_session(session, closings[-1] if closings else None)
         owed = await look.owed(conn, session["id"])
         unsent = [it for it in owed if it["status"] != OwedStatus.SENT]
         comments = [{**it, "go_on": of_comment(it, muted=session["muted_at"])} for it in unsent]
@@ -70,16 +71,16 @@ async def why(conn: Connection, sc_id: int, settings: Settings) -> Answer:
     )
 
 
-def of_session(session: Mapping[str, Any], last_reason: str | None) -> tuple[str, str]:
-    """Where a session stands, and what would make it go on; the reason is its last move's."""
+def of_session(session: Mapping[str, Any], closing: str | None) -> tuple[str, str]:
+    """Where a session stands, and what would make it go on; the closing's reason is its last."""
     story = f"sc-{session['sc_id']}"
     if session["muted_at"]:
         said = f"{story} is muted since {_time(session['muted_at'])}: too many comments in an hour."
         return said, "See whom they answered, then use `draftgate sessions unmute`."
-    return _of_status(session, story, last_reason)
+    return _of_status(session, story, closing)
 
 
-def _of_status(session: Mapping[str, Any], story: str, last_reason: str | None) -> tuple[str, str]:
+def _of_status(session: Mapping[str, Any], story: str, closing: str | None) -> tuple[str, str]:
     match Status(session["status"]):
         case Status.OPENED:
             return f"{story} waits for a worker to read it.", _waiting(session)
@@ -98,7 +99,7 @@ def _of_status(session: Mapping[str, Any], story: str, last_reason: str | None) 
             said = f"{story} was given up: {session['last_error']}"
             return said, "Mend that, then comment `/retry`, or use `draftgate sessions retry`."
         case Status.CLOSED:
-            said = f"{story} was closed: {last_reason or 'by an operator'}."
+            said = f"{story} was closed: {closing or 'by an operator'}."
             return said, "Ask for it again on the story, or use `draftgate sessions reopen`."
 
 

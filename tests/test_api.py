@@ -341,6 +341,15 @@ async def test_why_knows_that_a_worker_is_waited_for(api, ladder):
     assert (await get(api, "why", story="1"))["go_on"].startswith("A worker")
 
 
+async def test_why_a_session_was_closed_is_what_closed_it(api, ladder):
+    """Whatever its timeline says after that, as that the worker's drafter has ended."""
+    claim = await ladder.claimed()
+    await ladder.deliver(shapes.commented(1, minute=2, text="/stop", comment=7))
+    await gate.confirm_stopped(ladder.conn, claim)
+
+    assert (await get(api, "why", story="1"))["verdict"] == "sc-1 was closed: asked to stop."
+
+
 async def test_why_names_what_the_story_was_not_told(api, ladder):
     """A comment that was given up or waits is named, with the reason and what makes it go on."""
     await ladder.in_status(Status.DRAFTED)
