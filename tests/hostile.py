@@ -48,6 +48,12 @@ async def hostile_pages(ladder: Ladder, conn: Connection) -> list[str]:
         " values ('w', $1, '', 'revoked', $1, $1)",
         HOSTILE,
     )
+    await conn.execute(
+        "insert into hooks (source, integration_id, url, status, error)"
+        " values ('shortcut', 1, $1, 'gone', $1)",
+        HOSTILE,
+    )
+    await conn.execute("update patch_sessions set muted_at = now() where sc_id = 1")
     await events.replay(conn, 1, nonce="n", actor=HOSTILE)
     numbers = await conn.fetch("select id from events order by id")
     session = f"sessions/{drafted}"
