@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -358,15 +357,14 @@ async def test_a_story_is_applied_by_one_worker_at_a_time(ladder, connect, pool,
 
 async def test_no_crash_of_the_server_costs_a_claim_or_an_event(tmp_path):
     """Applying waits for no disk: what a crash takes back is pending; a claim was durable first."""
-    tmp_path.parent.chmod(0o755)  # The server may run as another user.
-    options = "-c wal_writer_delay=10s"
-    with postgres(tmp_path, options=options) as dsn:
+    with postgres(tmp_path, options="-c wal_writer_delay=10s") as dsn:
         await migrate(dsn)
         async with laddered(dsn) as ladder:
             await ladder.claimed(1)
             await ladder.clarified(2)
-            crash(tmp_path / "postgres")
-    with postgres(tmp_path, options=options) as dsn:
+            # All others go with it, and what is in memory: as in a crash of the whole server.
+            os.kill(ladder.conn.get_server_pid(), signal.SIGKILL)
+            await until(lambda: asyncio.sleep(0, ladder.conn.is_closed()))
         async with laddered(dsn) as ladder:
             assert (await ladder.session(1))["status"] == "drafting"
 
@@ -378,22 +376,20 @@ async def test_no_crash_of_the_server_costs_a_claim_or_an_event(tmp_path):
 
 @asynccontextmanager
 async def laddered(dsn):
-    """A ladder on a server of the test's own."""
+    """A ladder on a server of the test's own, as soon as that takes connections."""
     database = Database(dsn=dsn, listen_dsn=dsn)
-    conn = await database.connect("test")
-    try:
-        async with database.pool("worker") as pool:
-            yield make_ladder(database, pool, conn)
-            pool.terminate()
-    finally:
-        conn.terminate()
+    conns = []
 
+    async def is_connected():
+        with suppress(*DATABASE_ERRORS):
+            conns.append(await database.connect("test"))
+        return bool(conns)
 
-def crash(data):
-    """SIGQUIT to the server: it goes without writing anything more, as in a crash."""
-    os.kill(int((data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
-    while (data / "postmaster.pid").exists():
-        time.sleep(0.01)
+    await until(is_connected)
+    async with database.pool("worker") as pool:
+        yield make_ladder(database, pool, conns[0])
+        pool.terminate()
+    conns[0].terminate()
 
 
 async def outcomes(ladder):
