@@ -23,7 +23,7 @@ from app.model import Hook
 from app.operate import Plan
 from app.settings import load
 from app.sources import SOURCE
-from app.worker.hooks import Hooks
+from app.worker.hooks import Hooks, address
 from app.worker.workspaces import connected
 
 T = TypeVar("T")
@@ -51,12 +51,11 @@ def register(
         return await (hooks.register(source) if adopt is None else hooks.adopt(source, adopt))
 
     with errors_as_exit_codes():
-        known, plan = _known(source), Plan("A webhook is made with the first secret.", True)
-        if known:
+        if known := _known(source):
             stands = f"{source} has a webhook, {known[0].integration_id}"
-            plan = Plan(f"{stands}: see `draftgate webhook rotate --help`.", False)
-        elif adopt is not None:
-            plan = Plan(f"Webhook {adopt} is taken over, and watched.", True)
+            raise DraftgateError(f"{stands}: see `draftgate webhook rotate --help`")
+        will = "A webhook is made with the first secret" if adopt is None else f"{adopt} is watched"
+        plan = Plan(f"{will}: it leads to {address(load(), source)}.", True)
         if agreed(plan, yes=True, dry_run=dry_run, as_json=as_json):
             _say(_ask(do), as_json=as_json)
 

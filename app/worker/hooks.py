@@ -9,7 +9,7 @@ import structlog
 
 from app.db import hooks
 from app.db.connect import Connection
-from app.errors import DraftgateError, WebhookUnknown
+from app.errors import DraftgateError, SettingsError, WebhookUnknown
 from app.model import Hook, HookStatus
 from app.settings import PREFIX, Settings
 from app.shortcut.client import ShortcutClient
@@ -42,7 +42,7 @@ class Hooks:
 
         Raises DraftgateError for settings that don't allow it, and ShortcutError.
         """
-        url, secret = self._address(source), self._secret(source)
+        url, secret = address(self.settings, source), self._secret(source)
         integration_id = await self._api(source).create_webhook(url, secret)
         return await self._take_over(source, url, integration_id)
 
@@ -50,7 +50,7 @@ class Hooks:
         """Takes over a webhook that was made by hand."""
         if await self._api(source).webhook_disabled(integration_id) is None:
             raise DraftgateError(f"Shortcut has no webhook {integration_id}")
-        return await self._take_over(source, self._address(source), integration_id)
+        return await self._take_over(source, address(self.settings, source), integration_id)
 
     async def _take_over(self, source: str, url: str, integration_id: int) -> Hook:
         async with self.take() as conn:
@@ -122,15 +122,6 @@ class Hooks:
             raise DraftgateError(f"the source {source!r} has no API token")
         return api
 
-    def _address(self, source: str) -> str:
-        if self.settings.public_url is None:
-            raise DraftgateError(f"{PREFIX}PUBLIC_URL is not set")
-        url = f"{self.settings.public_url}/webhooks/shortcut"
-        url += "" if source == SOURCE else f"/{source}"
-        if len(url) > MAX_URL_CHARS:
-            raise DraftgateError(f"Shortcut takes no address over {MAX_URL_CHARS} characters")
-        return url
-
     def _secret(self, source: str) -> str:
         secrets = self.settings.secrets.get(source)
         if not secrets:
@@ -139,6 +130,17 @@ class Hooks:
         if len(secret) > MAX_SECRET_CHARS:
             raise DraftgateError(f"Shortcut takes no secret over {MAX_SECRET_CHARS} characters")
         return secret
+
+
+def address(settings: Settings, source: str) -> str:
+    """Where a source's webhook leads; raises SettingsError where the settings do not say."""
+    if settings.public_url is None:
+        raise SettingsError(f"{PREFIX}PUBLIC_URL is not set")
+    url = f"{settings.public_url}/webhooks/shortcut"
+    url += "" if source == SOURCE else f"/{source}"
+    if len(url) > MAX_URL_CHARS:
+        raise SettingsError(f"Shortcut takes no address over {MAX_URL_CHARS} characters")
+    return url
 
 
 def _tell(before: Hook, now: Hook) -> None:
