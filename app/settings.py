@@ -520,7 +520,8 @@ def load(**overrides: Any) -> Settings:
         return Settings(**overrides)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        raise SettingsError("; ".join(f"{_where(it['loc'])}{it['msg']}" for it in faults)) from None
+        said = [f"{_where(it['loc'])}{it['msg'].removeprefix('Value error, ')}" for it in faults]
+        raise SettingsError("; ".join(said)) from None
     except Undecoded as error:
         raise SettingsError(f"{error}: it is not JSON") from None
     except tomllib.TOMLDecodeError as error:
