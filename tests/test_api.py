@@ -108,7 +108,7 @@ async def test_without_a_token_there_is_no_api(database):
 def test_a_short_token_is_refused(monkeypatch):
     """A token of less than 16 bytes starts nothing, and is not repeated; an empty one is none."""
     monkeypatch.setenv("DRAFTGATE_API_TOKEN", "0123456789abcde")
-    with pytest.raises(SettingsError, match="^DRAFTGATE_API_TOKEN: it is") as refusal:
+    with pytest.raises(SettingsError, match=r"^DRAFTGATE_API_TOKEN: it is") as refusal:
         load(_env_file=None)
     assert "0123456789abcde" not in str(refusal.value)
 
