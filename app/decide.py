@@ -16,7 +16,7 @@ class Rules:
 
     Attributes:
         bots: our own member ids, in all workspaces; what they did is never reacted to.
-        commanders: the members whose commands count; empty: everybody's.
+        commanders: the members whose commands count; None: everybody's.
         shared: our account is a person's own, so that of what it does only our comments are ours.
         clarify: whether a worker looks at a session before it is drafted, for what to ask.
     """
@@ -27,7 +27,7 @@ class Rules:
     assigned: bool = True
     mentioned: bool = True
     bots: frozenset[str] = frozenset()
-    commanders: frozenset[str] = frozenset()
+    commanders: frozenset[str] | None = None
     shared: bool = False
     clarify: bool = False
 
@@ -177,7 +177,7 @@ def _asks_to_stop(fact: Fact, rules: Rules) -> bool:
 
 
 def _may_command(fact: Fact, rules: Rules) -> bool:
-    return not rules.commanders or fact.actor in rules.commanders
+    return rules.commanders is None or fact.actor in rules.commanders
 
 
 def _is_label(fact: Fact, rules: Rules) -> bool:

@@ -396,6 +396,7 @@ def _reconciler(settings: Settings, workspaces: Workspaces, pool: Pool, bell: Be
 def rules_of(settings: Settings, workspaces: Workspaces) -> Rules:
     """What opens a session and whom we ignore, by the settings and by who we are."""
     asks = settings.clarify_rounds > 0
+    commanded = settings.command_members or settings.command_teams
     return Rules(
         label=settings.trigger_label or None,
         owner=settings.trigger_owner,
@@ -405,5 +406,5 @@ def rules_of(settings: Settings, workspaces: Workspaces) -> Rules:
         bots=frozenset(workspaces.bots),
         shared=settings.shared_account,
         clarify=asks and bool(settings.clarify_rules or settings.clarifier_command),
-        commanders=frozenset(settings.command_members),
+        commanders=frozenset(settings.command_members) if commanded else None,
     )

@@ -109,17 +109,19 @@ class NeedKind(StrEnum):
     LABEL = "label"
     STATE = "state"
     COMMENT = "comment"
+    TEAMS = "teams"
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """Something that must be read from the API before the delivery can be interpreted.
 
-    `sc_id` is 0 except for comments, which are read by story.
+    `sc_id` is 0 except for comments, which are read by story, and `id` is 0 for the teams that the
+    settings name.
     """
 
     kind: NeedKind
-    id: int
+    id: int = 0
     sc_id: int = 0
 
 

@@ -174,7 +174,12 @@ class Settings(BaseSettings):
         " comments do not",
     )
     command_members: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="Ids of the members whose commands count, comma separated; empty: all"
+        (), description="Ids of the members whose commands count, comma separated"
+    )
+    command_teams: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Ids of teams whose members' commands count, comma separated; "
+        "neither set: everybody's do",
     )
 
     # Clarifying
@@ -350,7 +355,13 @@ class Settings(BaseSettings):
     def _split_command(cls, value: Any) -> Any:
         return tuple(shlex.split(value)) if isinstance(value, str) else value
 
-    @field_validator("command_members", "oauth_workspaces", "drafter_environment", mode="before")
+    @field_validator(
+        "command_members",
+        "command_teams",
+        "oauth_workspaces",
+        "drafter_environment",
+        mode="before",
+    )
     @classmethod
     def _split_names(cls, value: Any) -> Any:
         return split(value, "a name is empty") if isinstance(value, str) else value

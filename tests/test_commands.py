@@ -1,12 +1,22 @@
 """What people say and do on a story: commands, who may give them, and how work is stopped."""
 
+from contextlib import suppress
+from dataclasses import replace
+
 import pytest
 
 from app.db import events, gate, outbox
+from app.errors import ShortcutUnavailable
 from app.machine import Status
+from app.shortcut.client import ShortcutClient
+from app.simulator.faults import Fault
+from app.simulator.records import PEOPLE, TEAM, TEAM_ID
 from app.words import STATUS
+from app.worker.teams import FRESH_SECONDS, Teams
+from app.worker.workspaces import Workspaces
 from tests import shapes
-from tests.ladder import DRAFT, LEASE, Ladder, comment
+from tests.ladder import DRAFT, LEASE, Ladder, comment, here
+from tests.office import TOKEN, simulated
 from tests.test_order import commanded_by
 
 GUEST = "6a100003-0000-4000-8000-000000000003"
@@ -130,6 +140,67 @@ async def test_an_answer_that_may_have_been_sent_is_left_alone(ladder):
 
     rows = await ladder.conn.fetch("select attempts from outbox")
     assert [row["attempts"] for row in rows] == [1]
+
+
+# --- teams -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def teamed(ladder):
+    """A workspace where only the commands of one team's members count; its simulation."""
+    async with simulated() as (simulation, url), ShortcutClient(url, TOKEN) as shortcut:
+        workspaces = here(shortcut)
+        workspaces.teams = Teams(ids=(TEAM_ID, GUEST))
+        yield simulation, by_workspaces(commanded_by(ladder), workspaces)
+
+
+def by_workspaces(ladder: Ladder, workspaces: Workspaces) -> Ladder:
+    return replace(ladder, applier=replace(ladder.applier, workspaces=workspaces))
+
+
+async def test_the_commands_of_a_team_s_members_count(teamed):
+    """Others' are refused; a team that is not there has nobody in it."""
+    _, ladder = teamed
+    await ladder.in_status(Status.DRAFTED)
+
+    await ladder.deliver(say("/revise A", comment=7, author=PEOPLE[2].id))
+    assert await status(ladder) == "drafted"
+    assert len(await told(ladder, "refused")) == 1
+    await ladder.deliver(say("/revise B", comment=8, author=TEAM[0].id, minute=31))
+
+    assert await status(ladder) == "clarified"
+
+
+async def test_a_command_waits_until_it_is_known_who_is_in_the_team(teamed):
+    """Nobody is refused because the API is away; and what is old is read again for a comment."""
+    simulation, ladder = teamed
+    teams = ladder.applier.workspaces.teams
+    await ladder.in_status(Status.DRAFTED)
+    assert teams.must_be_read("shortcut", for_comments=True) is False
+    teams._read_at["shortcut"] -= FRESH_SECONDS + 1
+    simulation.faults.pending.append(Fault(path="/groups"))
+    await ladder.record(say("/revise B", author=TEAM[0].id))
+
+    assert await ladder.applier.tick() is False
+    with suppress(ShortcutUnavailable):
+        await ladder.applier.read_tick()
+    assert (await status(ladder), await told(ladder, "refused")) == ("drafted", [])
+    await ladder.conn.execute("update events set next_attempt_at = now() where status = 'pending'")
+    await ladder.apply()
+
+    assert await status(ladder) == "clarified"
+
+
+async def test_without_a_token_a_team_has_nobody(ladder):
+    """A setting that can't be followed opens nothing to everybody."""
+    workspaces = here()
+    workspaces.teams = Teams(ids=(TEAM_ID,))
+    ladder = by_workspaces(commanded_by(ladder), workspaces)
+    await ladder.in_status(Status.DRAFTED)
+
+    await ladder.deliver(say("/revise B", author=TEAM[0].id))
+
+    assert (await status(ladder), len(await told(ladder, "refused"))) == ("drafted", 1)
 
 
 # --- stopping --------------------------------------------------------------------------------

@@ -22,7 +22,16 @@ from app.shortcut.agent import AgentClient
 from app.shortcut.client import ShortcutClient
 from app.simulator.faults import Fault
 from app.simulator.oauth import CLIENT_ID
-from app.simulator.records import AGENT, AGENT_ID, PEOPLE, STATES, URL_SLUG, WORKSPACE_ID
+from app.simulator.records import (
+    AGENT,
+    AGENT_ID,
+    PEOPLE,
+    STATES,
+    TEAM,
+    TEAM_ID,
+    URL_SLUG,
+    WORKSPACE_ID,
+)
 from app.simulator.simulation import Simulation
 from app.vault import Vault
 from app.worker.workspaces import connected
@@ -425,6 +434,7 @@ async def test_both_versions_read_the_same(shop):
             assert await both.label_name(999) is None
             assert await both.state_name(STATES[-1].id) == "Done"
             assert await both.state_name(999) is None
+            assert await both.team_members(TEAM_ID) == {it.id for it in TEAM}
             with pytest.raises(ShortcutRefused):
                 await both.story(999)
         assert await agent.story(story) == await client.story(story)

@@ -6,7 +6,7 @@ same tokens.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from app.budget import Budget
 from app.errors import ShortcutRefused, ShortcutUnavailable
@@ -78,6 +78,12 @@ class AgentClient(ShortcutClient):
             if comment.get("external_id") == external_id and comment.get("deleted") is not True:
                 return number(comment.get("id"))
         return None
+
+    async def team_members(self, team_id: str) -> frozenset[str]:
+        """Who belongs to a team."""
+        path = f"teams/{quote(team_id, safe='')}/members"
+        ids = [text(member.get("id")) async for member in self._rows(path, "id")]
+        return frozenset(filter(None, ids))
 
     async def _name(self, path: str) -> str | None:
         found = await self._entity_if_there(path, "name")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 from pydantic import SecretStr
@@ -229,6 +229,14 @@ class ShortcutClient:
     async def comments(self, sc_id: int) -> list[dict[str, object]]:
         """The comments on a story as they are now, the deleted ones among them."""
         return _rows(await self._ask("GET", f"/stories/{sc_id}/comments"), "comments")
+
+    async def team_members(self, team_id: str) -> frozenset[str]:
+        """Who belongs to a team, which version 3 calls a group."""
+        found = mapping(await self._ask("GET", f"/groups/{quote(team_id, safe='')}"))
+        members = found.get("member_ids")
+        if not isinstance(members, list):
+            raise ShortcutUnavailable("Shortcut answered with something that is no team")
+        return frozenset(filter(None, map(text, members)))
 
     async def me(self) -> Me:
         """Whose token this is."""

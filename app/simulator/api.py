@@ -21,7 +21,7 @@ from app.simulator.bodies import (
 from app.simulator.deliver import Hook
 from app.simulator.deliveries import Json
 from app.simulator.edit import Unprocessable
-from app.simulator.records import AGENT, MEMBERS, Member
+from app.simulator.records import AGENT, MEMBERS, TEAM, TEAM_ID, Member
 from app.simulator.simulation import Simulation
 from app.simulator.workspace import NotFound
 
@@ -171,6 +171,13 @@ async def get_current_member(actor: Actor) -> Json:
 @router.get("/members")
 async def list_members(actor: Actor) -> list[Json]:
     return [views.member(member) for member in MEMBERS.values()]
+
+
+@router.get("/groups/{group_id}")
+async def get_group(actor: Actor, group_id: str) -> Json:
+    if group_id != TEAM_ID:
+        raise NotFound("group")
+    return views.group(TEAM_ID, TEAM)
 
 
 @router.post("/integrations/webhook", status_code=201)

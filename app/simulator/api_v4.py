@@ -11,7 +11,7 @@ from starlette.datastructures import QueryParams
 from app.simulator import views_v4 as views
 from app.simulator.api import Sim
 from app.simulator.deliveries import Json
-from app.simulator.records import AGENT, STATES, STATES_BY_ID, URL_SLUG
+from app.simulator.records import AGENT, STATES, STATES_BY_ID, TEAM, TEAM_ID, URL_SLUG
 from app.simulator.simulation import Simulation
 from app.simulator.workspace import NotFound
 
@@ -80,6 +80,13 @@ async def get_state(sim: Here, state_id: int, fields: Fields = "") -> Json:
     if state_id not in STATES_BY_ID:
         raise NotFound("state")
     return _one(views.state(STATES_BY_ID[state_id]), fields)
+
+
+@router.get("/{slug}/teams/{team_id}/members")
+async def list_team_members(request: Request, _: Here, team_id: str, fields: Fields = "") -> Json:
+    if team_id != TEAM_ID:
+        raise NotFound("team")
+    return _page(request, [views.member(it) for it in TEAM], fields)
 
 
 def _one(entity: Json, fields: str) -> Json:

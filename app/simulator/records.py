@@ -132,5 +132,8 @@ STATES = tuple(
 WORKFLOW_ID = 500_000_005
 
 # A workspace has these and no others, so that nothing needs to say which.
+#: The one team: everybody but the reviewer.
+TEAM_ID = "d0000000-0000-4000-8000-0000000000c1"
+TEAM = PEOPLE[:2]
 MEMBERS = {member.id: member for member in (AGENT, *PEOPLE)}
 STATES_BY_ID = {state.id: state for state in STATES}

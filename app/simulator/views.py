@@ -1,7 +1,7 @@
 """Things of the workspace as version 3 of the API shows them. No I/O."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from app.simulator.deliveries import Json, v1
@@ -166,6 +166,17 @@ def member(it: Member) -> Json:
         "role": it.role,
         "disabled": False,
         "profile": {"id": it.id, "name": it.name, "mention_name": it.mention_name},
+    }
+
+
+def group(team_id: str, members: Sequence[Member]) -> Json:
+    return {
+        "entity_type": "group",
+        "id": team_id,
+        "name": "Product",
+        "mention_name": "product",
+        "archived": False,
+        "member_ids": [it.id for it in members],
     }
 
 

@@ -163,6 +163,10 @@ def slim_member(it: Member) -> Json:
     }
 
 
+def member(it: Member) -> Json:
+    return {"id": it.id, "name": it.name, "mention_name": it.mention_name, "role": it.role}
+
+
 def whoami(it: Member) -> Json:
     """Whose token it is; of an agent also what it may do."""
     agent = {"assignable": True, "mentionable": True} if it.id == AGENT_ID else None

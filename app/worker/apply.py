@@ -144,8 +144,18 @@ class Applier:
             said = self._interpret_with(event, known)
             unasked = [need for need in said.needs if not self._is_worth_reading(need)]
             if not unasked:
-                return said
+                return replace(said, needs=said.needs or self._teams(said.facts))
             known.update(dict.fromkeys(unasked))
+
+    def _teams(self, facts: Sequence[Fact]) -> tuple[Need, ...]:
+        """The teams, if they must be read before these facts are decided about."""
+        if not facts:
+            return ()
+        workspace = facts[0].workspace
+        answers = self.workspaces.has_api(workspace) or self.workspaces.asking
+        heard = any(fact.comment_id is not None for fact in facts)
+        due = self.workspaces.teams.must_be_read(workspace, for_comments=heard)
+        return (Need(NeedKind.TEAMS),) if answers and due else ()
 
     def _is_worth_reading(self, need: Need) -> bool:
         match need.kind:
@@ -153,7 +163,7 @@ class Applier:
                 return bool(self.workspaces.known) and self.rules.label is not None
             case NeedKind.STATE:
                 return bool(self.workspaces.known) and self.rules.state is not None
-            case NeedKind.COMMENT:
+            case NeedKind.COMMENT | NeedKind.TEAMS:
                 return True
 
     def _interpret_with(self, event: PendingEvent, known: Known) -> Interpretation:
@@ -186,6 +196,9 @@ class Applier:
                 return await api.state_name(need.id)
             case NeedKind.COMMENT:
                 return await api.comment_text(need.sc_id, need.id)
+            case NeedKind.TEAMS:
+                await self.workspaces.teams.read(workspace, api)
+                return None
 
     async def _apply(self, conn: Connection, read: Sequence[Read]) -> Ring | None:
         """Writes facts, decisions and outcomes; gives what there is to do now, if anything."""
@@ -257,8 +270,10 @@ class Applier:
     def _rules(self, workspace: str) -> Rules:
         """As they are for stories of this workspace: where nothing can be asked, nothing is."""
         clarify = self.rules.clarify and self.workspaces.has_api(workspace)
-        bots = self.rules.bots | self.workspaces.bots
-        return replace(self.rules, clarify=clarify, bots=bots)
+        bots, commanders = self.rules.bots | self.workspaces.bots, self.rules.commanders
+        if commanders is not None:
+            commanders |= self.workspaces.teams.members(workspace)
+        return replace(self.rules, clarify=clarify, bots=bots, commanders=commanders)
 
 
 @dataclass(slots=True, kw_only=True)

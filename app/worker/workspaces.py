@@ -20,6 +20,7 @@ from app.settings import Settings
 from app.shortcut.agent import AgentClient
 from app.shortcut.client import Me, ShortcutClient
 from app.sources import Source
+from app.worker.teams import Teams
 
 UPDATE_SECONDS = 1.0
 
@@ -38,6 +39,7 @@ class Workspaces:
         refused: sources whose token is no good: what they deliver waits for a new one.
         agents: the API of each workspace that has installed the agent app; it goes first.
         installs: the agent app; None where the settings name none.
+        teams: those whose members' commands count.
         new_agent: makes the API of a workspace that has installed it.
     """
 
@@ -48,6 +50,7 @@ class Workspaces:
     refused: set[str] = field(default_factory=set)
     agents: dict[str, AgentClient] = field(default_factory=dict)
     installs: Installs | None = None
+    teams: Teams = field(default_factory=Teams)
     new_agent: Callable[[Installation], AgentClient] | None = None
     _updated_at: float = 0.0
 
@@ -151,7 +154,7 @@ async def connected(settings: Settings, pool: Pool) -> AsyncIterator[Workspaces]
 
     The requests of each token are counted in the pool's database.
     """
-    them = Workspaces()
+    them = Workspaces(teams=Teams(ids=settings.command_teams))
     async with AsyncExitStack() as closing:
         if installs := installs_of(settings, partial(take, pool)):
             _with_agents(them, installs, settings, pool, closing)
