@@ -12,7 +12,7 @@ from app.cli.simulate import serve_app
 from app.cli.trial import listen
 from app.simulator.deliver import Hook
 from app.simulator.oauth import CLIENT_ID
-from app.simulator.records import AGENT, AGENT_ID, PEOPLE, STATES, WORKSPACE_ID
+from app.simulator.records import AGENT, AGENT_ID, PEOPLE, STATES, TEAM, TEAM_ID, WORKSPACE_ID
 from app.simulator.server import create_simulator
 from tests.office import TOKEN
 from tests.service import SECRET, receiver
@@ -79,6 +79,7 @@ async def test_the_client_works_against_the_simulator(official):
                 origin=origin,
                 token=TOKEN,
                 state=STATES[2].id,
+                team=TEAM_ID,
                 client_id=CLIENT_ID,
                 client_secret=CLIENT_SECRET,
             )
@@ -86,12 +87,14 @@ async def test_the_client_works_against_the_simulator(official):
 
     assert said["v3"] == {
         "hook": [True, False],
+        "team": [it.id for it in TEAM],
         "workspace": WORKSPACE_ID,
         "label": "patch",
         "comments": 23,
         "states": len(STATES),
     }
     assert said["v4"] == {
+        "team": [it.id for it in TEAM],
         "permission": AGENT_ID,
         "rotated": True,
         "replayed": "invalid_grant",

@@ -32,6 +32,7 @@ async function api() {
   console.log(JSON.stringify({
     v3: {
       hook: [has_secret, disabled],
+      team: (await v3.getGroup(given.team)).data.member_ids,
       workspace: me.workspace2.id,
       label: read.labels[0].name,
       comments: comments.length,
@@ -62,7 +63,9 @@ async function version4(id) {
   for await (const comment of client.paginate(page)) texts.push(comment.text);
   const story = (await us.getStory(id, { fields: "name,labels" })).entity;
   const unknown = await us.getStory(id, { fields: "nothing" }).catch((error) => error);
+  const team = (await us.listTeamMembers(given.team, { fields: "id" })).entities;
   return {
+    team: team.map((member) => member.id),
     permission: tokens.permission_id,
     rotated: tokens.refresh_token !== first.refresh_token,
     replayed,
