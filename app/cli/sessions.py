@@ -1,5 +1,6 @@
 """`draftgate sessions`: what there is, and a hand on it."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -104,64 +105,30 @@ def _print_patch(title: str, made: dict[str, Any]) -> None:
     print_text(made["patch"])
 
 
-@app.command("retry")
-def retry_session(
-    story: Story,
-    workspace: Workspace = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """failed -> clarified: try again with fresh attempts."""
-    _act(story, workspace, Action.RETRY, yes=yes, dry_run=dry_run, as_json=as_json)
+_ACTIONS = {
+    Action.RETRY: "failed -> clarified: try again with fresh attempts.",
+    Action.RELEASE: "Take the session from its worker, whose result will count for nothing.",
+    Action.CLOSE: "Close the session, and stop the worker that owns it.",
+    Action.REOPEN: "closed -> opened: have it drafted after all.",
+    Action.UNMUTE: "Let a story that was written to too often go on.",
+}
 
 
-@app.command("release")
-def release_session(
-    story: Story,
-    workspace: Workspace = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Take the session from its worker, whose result will count for nothing."""
-    _act(story, workspace, Action.RELEASE, yes=yes, dry_run=dry_run, as_json=as_json)
+def _command(action: Action) -> Callable[..., None]:
+    def command(
+        story: Story,
+        workspace: Workspace = None,
+        yes: Yes = False,
+        dry_run: DryRun = False,
+        as_json: AsJson = False,
+    ) -> None:
+        _act(story, workspace, action, yes=yes, dry_run=dry_run, as_json=as_json)
+
+    return command
 
 
-@app.command("close")
-def close_session(
-    story: Story,
-    workspace: Workspace = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Close the session, and stop the worker that owns it."""
-    _act(story, workspace, Action.CLOSE, yes=yes, dry_run=dry_run, as_json=as_json)
-
-
-@app.command("reopen")
-def reopen_session(
-    story: Story,
-    workspace: Workspace = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """closed -> opened: have it drafted after all."""
-    _act(story, workspace, Action.REOPEN, yes=yes, dry_run=dry_run, as_json=as_json)
-
-
-@app.command("unmute")
-def unmute_session(
-    story: Story,
-    workspace: Workspace = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Let a story that was written to too often go on."""
-    _act(story, workspace, Action.UNMUTE, yes=yes, dry_run=dry_run, as_json=as_json)
+for _action, _help in _ACTIONS.items():
+    app.command(_action.value, help=_help)(_command(_action))
 
 
 @app.command("adopt")
@@ -177,15 +144,8 @@ def adopt_late_result(
     as_json: AsJson = False,
 ) -> None:
     """Take a late result, which came from a worker that had lost its claim, as the draft."""
-    _act(
-        story,
-        workspace,
-        Action.ADOPT,
-        yes=yes,
-        dry_run=dry_run,
-        as_json=as_json,
-        generation=generation,
-    )
+    way = {"yes": yes, "dry_run": dry_run, "as_json": as_json}
+    _act(story, workspace, Action.ADOPT, generation=generation, **way)
 
 
 def _act(

@@ -32,6 +32,7 @@ FEW, PAGE, HISTORY = 5, 50, 100
 SHOWN_BYTES = 128 * 1024
 
 router = APIRouter(default_response_class=HTMLResponse)
+T = TypeVar("T")
 Known = TypeVar("Known", bound=StrEnum)
 
 
@@ -166,7 +167,7 @@ async def draft(
     """One draft."""
     async with take(desk.pool) as conn:
         row = await session_of(conn, number)
-        made = _found(await look.draft(conn, number, revision), "draft")
+        made = found(await look.draft(conn, number, revision), "draft")
     patch = await asyncio.to_thread(diff.read, made["patch"])
     return page(request, "draft.html", visitor, session=row, draft=made, patch=patch, view=view)
 
@@ -176,7 +177,7 @@ async def patch(desk: Desked, visitor: Signed, number: Number, revision: Number)
     """A draft's patch as a file, for `git apply`."""
     async with take(desk.pool) as conn:
         row = await session_of(conn, number)
-        made = _found(await look.draft(conn, number, revision), "draft")
+        made = found(await look.draft(conn, number, revision), "draft")
     return _file(made["patch"].encode(), f"sc-{row['sc_id']}-{revision}.patch")
 
 
@@ -193,7 +194,7 @@ async def late_result(
     async with take(desk.pool) as conn:
         row = await session_of(conn, number)
         rows = await look.late_results(conn, number)
-    made = _found(next((r for r in rows if r["generation"] == generation), None), "late result")
+    made = found(next((r for r in rows if r["generation"] == generation), None), "late result")
     patch = await asyncio.to_thread(diff.read, made["patch"])
     return page(request, "draft.html", visitor, session=row, draft=made, patch=patch, view=view)
 
@@ -219,7 +220,7 @@ async def events(
 async def event(request: Request, desk: Desked, visitor: Signed, number: Number) -> HTMLResponse:
     """One event: what became of it, and its exact bytes."""
     async with take(desk.pool) as conn:
-        row = _found(await look.event(conn, number), "event")
+        row = found(await look.event(conn, number), "event")
         about = await look.sessions_of_event(conn, number)
         replays = await look.replays(conn, number)
     text = row["body"][:SHOWN_BYTES].decode("utf-8", "backslashreplace")
@@ -231,7 +232,7 @@ async def event(request: Request, desk: Desked, visitor: Signed, number: Number)
 async def body(desk: Desked, visitor: Signed, number: Number) -> Response:
     """The bytes that were signed, as a file."""
     async with take(desk.pool) as conn:
-        row = _found(await look.event(conn, number), "event")
+        row = found(await look.event(conn, number), "event")
     return _file(row["body"], f"event-{number}.bin")
 
 
@@ -251,7 +252,7 @@ async def outbox(
 async def owed(request: Request, desk: Desked, visitor: Signed, number: Number) -> HTMLResponse:
     """One owed comment with its text."""
     async with take(desk.pool) as conn:
-        row = _found(await look.outbox_entry(conn, number), "comment")
+        row = found(await look.outbox_entry(conn, number), "comment")
     return page(request, "owed.html", visitor, entry=row)
 
 
@@ -290,13 +291,14 @@ async def shortcut(
 
 async def session_of(conn: Connection, number: int) -> Row:
     """The session; raises Rejected where there is none."""
-    return _found(await look.session_by_id(conn, number), "session")
+    return found(await look.session_by_id(conn, number), "session")
 
 
-def _found(row: Row | None, what: str) -> Row:
-    if row is None:
+def found(it: T | None, what: str) -> T:
+    """It; raises Rejected where there is none."""
+    if it is None:
         raise Rejected(404, "not-found", f"There is no such {what}.")
-    return row
+    return it
 
 
 def _one_of(known: type[Known], text: str) -> Known | None:
