@@ -240,6 +240,46 @@ async def test_a_story_that_can_not_be_asked_for_is_not_gone(silence):
     assert (await silence.ladder.session(story))["status"] == "clarified"
 
 
+async def test_a_story_is_gone_when_it_is_so_twice_and_others_are_found_meanwhile(silence, pool):
+    """A 404 by something on the way, once or to everything for a while, closes no session."""
+    story = silence.story()
+    silence.label(story)
+    await silence.deliver()
+    mark, faults = Mark(through=datetime(2999, 1, 1, tzinfo=UTC)), silence.simulation.faults
+    faults.pending.append(Fault(status=404, method="GET", path=f"/{story}"))
+    assert (await silence.find(mark)).events == 0
+    taken = []
+
+    def take_and_fail_from_then_on():
+        taken.append(None)
+        if len(taken) == 2:  # The search is over.
+            faults.pending.append(Fault(status=404, times=100))
+        return take(pool)
+
+    with pytest.raises(ShortcutRefused):
+        await replace(silence.reconciler, take=take_and_fail_from_then_on).run("shortcut", mark)
+
+    await silence.ladder.apply()
+    assert (await silence.ladder.session(story))["status"] == "clarified"
+
+
+async def test_a_deletion_that_came_to_nothing_is_found_again(silence):
+    """By clocks that differ it may seem older than the last decision; the next run's does not."""
+    story = silence.story()
+    silence.label(story)
+    await silence.deliver()
+    silence.simulation.workspace.delete_story(PEOPLE[0], story)
+    decided = "update patch_sessions set claim_generation = 1, decided_at = now() + $1"
+    mark = Mark(through=datetime(2999, 1, 1, tzinfo=UTC))
+
+    await silence.ladder.conn.execute(decided, HOUR)
+    assert (await silence.find(mark)).events == 1
+    assert (await silence.ladder.session(story))["status"] == "clarified"
+    await silence.ladder.conn.execute(decided, -HOUR)
+    assert (await silence.find(mark)).events == 1
+    assert (await silence.ladder.session(story))["status"] == "closed"
+
+
 async def test_it_is_done_on_a_schedule_by_one_process(silence, connect):
     """The first time only the time is kept; then once in a while, by whoever is first."""
     silence.label(silence.story())

@@ -101,7 +101,7 @@ class Reconciler:
         for story in read:
             changes = await _happened(api, story.sc_id, mark.through)
             count += await self._record(workspace, changes)
-        gone, looked_up_to = await self._gone(workspace, api, mark.looked_up_to)
+        gone, looked_up_to = await self._gone(workspace, api, mark.looked_up_to, now)
         count += await self._record(workspace, [_deletion(workspace, it, now) for it in gone])
         through = now - OVERLAP if read_up_to is None else mark.through
         reached = Mark(through=through, read_up_to=read_up_to, looked_up_to=looked_up_to)
@@ -119,12 +119,16 @@ class Reconciler:
         return [it for it in stories if it.sc_id in known or may_have_opened(it, self.rules)]
 
     async def _gone(
-        self, workspace: str, api: ShortcutClient, looked_up_to: int
+        self, workspace: str, api: ShortcutClient, looked_up_to: int, now: datetime
     ) -> tuple[list[int], int]:
         """Stories of the next open sessions that were deleted, and whose turn it is after them."""
         async with self.take() as conn:
             turn = await reconciliations.open_after(conn, workspace, looked_up_to, limit=MOST_OPEN)
-        gone = [sc_id for _, sc_id in turn if await _is_gone(api, sc_id)]
+        gone = [sc_id for _, sc_id in turn if await _is_missing(api, sc_id)]
+        if gone:
+            # Something on the way may say 404 in Shortcut's place, to this or to everything.
+            await api.changed_since(now)
+            gone = [sc_id for sc_id in gone if await _is_missing(api, sc_id)]
         return gone, turn[-1][0] if len(turn) == MOST_OPEN else 0
 
     async def _record(self, workspace: str, changes: Sequence[dict[str, object]]) -> int:
@@ -169,7 +173,7 @@ async def _happened(api: ShortcutClient, sc_id: int, since: datetime) -> list[di
     return changes
 
 
-async def _is_gone(api: ShortcutClient, sc_id: int) -> bool:
+async def _is_missing(api: ShortcutClient, sc_id: int) -> bool:
     try:
         await api.story(sc_id)
     except ShortcutRefused as error:
@@ -180,9 +184,12 @@ async def _is_gone(api: ShortcutClient, sc_id: int) -> bool:
 
 
 def _deletion(workspace: str, sc_id: int, at: datetime) -> dict[str, object]:
-    """A deletion as it would have been delivered, though nobody says when, and under which id."""
+    """A deletion as it would have been delivered, though nobody says when, and under which id.
+
+    Each run has an id of its own: one deletion that came to nothing must not hide the next.
+    """
     return {
-        "id": str(uuid5(NAMESPACE_URL, f"draftgate:deleted:{workspace}:{sc_id}")),
+        "id": str(uuid5(NAMESPACE_URL, f"draftgate:deleted:{workspace}:{sc_id}:{at.isoformat()}")),
         "changed_at": at.isoformat(),
         "version": "v1",
         "primary_id": sc_id,
