@@ -887,14 +887,15 @@ FAULTS = [
     ({"status": "503"}, False),
     ({"status": "429", "retry_after": "7", "method": "POST"}, False),
     ({"status": "302", "path": "/integrations"}, False),
+    ({"status": "304"}, False),
     ({"kind": "cut"}, True),
     ({"kind": "hang"}, True),
     ({"kind": "blank"}, True),
 ]
 
 
-async def test_faults_of_the_api_are_set_on_the_page() -> None:
-    """They are listed until they have happened, or are taken away."""
+async def test_faults_of_the_api_are_set_on_the_page(caplog: pytest.LogCaptureFixture) -> None:
+    """They are listed until they have happened, or are taken away; none breaks the simulator."""
     async with simulated(deadline_seconds=0.5) as sim:
         for form, done in FAULTS:
             await sim.http.post("/page/faults", data={"times": "2", **form})
@@ -909,10 +910,13 @@ async def test_faults_of_the_api_are_set_on_the_page() -> None:
             assert len(after) == len(before) + done
             assert "1 to come" in page
             assert f"<li>{form.get('kind', 'status')}" in page
+    assert not [it for it in caplog.records if it.exc_info]
 
 
 SENSELESS = [
     ("/page/stories", {"name": "  "}, 400),
+    ("/page/stories", {f"field{number}": "x" for number in range(51)}, 400),
+    ("/oauth-authorization-code-flow/token", {f"field{number}": "x" for number in range(51)}, 400),
     ("/page/stories/{}/comments", {"text": ""}, 400),
     ("/page/stories/{}/comments", {"text": "x", "parent": "99"}, 422),
     ("/page/stories/{}/comments/99", {"do": "delete"}, 404),

@@ -108,7 +108,9 @@ async def _refuse(fault: Fault, scope: Scope, receive: Receive, send: Send) -> N
     headers = {} if fault.retry_after is None else {"Retry-After": fault.retry_after}
     if 300 <= fault.status < 400:
         headers["Location"] = "/"
-    answer = JSONResponse({"message": "It fails on purpose."}, fault.status, headers)
+    answer: Response = JSONResponse({"message": "It fails on purpose."}, fault.status, headers)
+    if fault.status == 304:  # It has no body.
+        answer = Response(status_code=304, headers=headers)
     await answer(scope, receive, send)
 
 

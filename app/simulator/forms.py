@@ -16,7 +16,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 async def _form(request: Request) -> Form:
-    """The last value of each field; for forms of our own page only."""
+    """Forms of our own page only."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise HTTPException(403, "forms are taken from this page only")
     received = bytearray()
@@ -24,7 +24,15 @@ async def _form(request: Request) -> Form:
         received += chunk
         if len(received) > _MAX_FORM_BYTES:
             raise HTTPException(413, "the form is too large")
-    fields = parse_qs(received.decode("utf-8", "replace"), max_num_fields=50)
+    return fields_of(received)
+
+
+def fields_of(body: bytes | bytearray) -> Form:
+    """The last value of each field of a form."""
+    try:
+        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=50)
+    except ValueError:
+        raise HTTPException(400, "the form has too many fields") from None
     return {name: values[-1] for name, values in fields.items()}
 
 

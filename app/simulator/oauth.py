@@ -7,12 +7,13 @@ import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from app.simulator.deliveries import Json
+from app.simulator.forms import fields_of
 from app.simulator.records import AGENT_ID, URL_SLUG, WORKSPACE_ID
 
 CLIENT_ID = "simulated-agent-app"
@@ -133,9 +134,7 @@ async def authorize(
 async def token(request: Request) -> JSONResponse:
     """Tokens for a code or a refresh token."""
     oauth: OAuth = request.app.state.simulation.oauth
-    body = await request.body()
-    fields = parse_qs(body[:_MAX_FORM_BYTES].decode("utf-8", "replace"), max_num_fields=20)
-    form = {name: values[-1] for name, values in fields.items()}
+    form = fields_of((await request.body())[:_MAX_FORM_BYTES])
     known = form.get("client_id") == oauth.client_id and oauth.client_secret
     secret = form.get("client_secret", "").encode()
     if not (known and hmac.compare_digest(secret, oauth.client_secret.encode())):
