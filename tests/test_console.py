@@ -325,6 +325,24 @@ async def test_strangers_are_sent_to_sign_in_and_then_to_where_they_wanted(datab
     assert page.status_code == 200
 
 
+async def test_nothing_is_for_strangers(database):
+    """Each page, file and form that there is, but that of signing in, wants a session first."""
+    async with console(database) as client:
+        for method, path in everything_there_is():
+            answer = await client.request(method, path, data={"csrf": "x"})
+            leads = answer.headers.get("Location", "").partition("?")[0]
+            assert (answer.status_code, leads) in ((303, "/console/login"), (401, "")), path
+
+
+def everything_there_is():
+    """Each method and path, with numbers and words in place of names."""
+    for route in (*reading.router.routes, *actions.router.routes):
+        path = route.path.replace("{action}", "close")
+        path = re.sub(r"{\w+}", "1", path).removeprefix("/")
+        for method in route.methods:
+            yield method, f"{path}?workspace=w" if path.endswith("disconnect") else path
+
+
 async def test_a_wrong_token_opens_nothing(database):
     """And the right one opens nothing in the address."""
     async with console(database) as client:
@@ -534,18 +552,16 @@ OTHER_SITES = (
 )
 
 
-FORMS = ("events/1/replay", "outbox/1/retry", "installations/link", "logout")
-
-
 async def test_forms_of_other_sites_do_nothing(ladder, pages):
     """With the cookie and even the form's token; nor does one from nowhere without that token."""
     await ladder.in_status(Status.FAILED)
     number = (await ladder.session())["id"]
     right = hidden(await shown(pages, f"sessions/{number}/retry"))
+    forms = [path for method, path in everything_there_is() if method == "POST"]
 
     for headers in OTHER_SITES:
         form = f"csrf={right if headers else 'made up'}&nonce=x"
-        for path in (f"sessions/{number}/retry", *FORMS):
+        for path in (f"sessions/{number}/retry", *forms, "logout"):
             answer = await pages.post(path, content=form, headers=headers)
             assert answer.status_code == 403, (path, headers)
 

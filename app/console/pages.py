@@ -6,14 +6,13 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from app import operate
-from app.api.access import After, Desk, Desked, Number
+from app.api.access import After, Number
 from app.console import diff, drawing
-from app.console.access import Signed, Visitor
-from app.console.render import page
+from app.console.render import Visit, Visiting
 from app.db import hooks, installations, look, stats
 from app.db.connect import Connection, Pool, take
 from app.db.look import Row
@@ -37,12 +36,12 @@ Known = TypeVar("Known", bound=StrEnum)
 
 
 @router.get("/")
-async def overview(request: Request, visitor: Signed) -> HTMLResponse:
+async def overview(visit: Visiting) -> HTMLResponse:
     """What waits for whom, and what goes wrong."""
-    shared: Shared[dict[str, Any]] = request.app.state.overview
+    shared: Shared[dict[str, Any]] = visit.request.app.state.overview
     found = await shared.get()
     bars, highest = drawing.chart(found["deliveries"].buckets)
-    return page(request, "overview.html", visitor, bars=bars, highest=highest, **found)
+    return visit.page("overview.html", bars=bars, highest=highest, **found)
 
 
 async def figures(pool: Pool) -> dict[str, Any]:
@@ -72,61 +71,42 @@ async def _figures(conn: Connection) -> dict[str, Any]:
 
 @router.get("/sessions")
 async def sessions(
-    request: Request,
-    desk: Desked,
-    visitor: Signed,
-    after: After,
-    status: str = "",
-    story: str = "",
+    visit: Visiting, after: After, status: str = "", story: str = ""
 ) -> HTMLResponse:
     """Sessions, the last moved first; `story` is a number, a link, or words of a title."""
     chosen, sc_id = _one_of(Status, status), story_number(story)
     words = story.replace("\0", " ").strip() if sc_id is None else None
     wanted: dict[str, Any] = {"status": chosen, "sc_id": sc_id, "words": words or None}
-    async with take(desk.pool) as conn:
+    async with take(visit.desk.pool) as conn:
         found = await look.sessions(conn, **wanted, after=after, limit=PAGE)
-    shown: dict[str, Any] = {
-        "status": chosen,
-        "story": sc_id or words,
-        "statuses": list(Status),
-        "sc_id": sc_id,
-    }
-    return page(request, "sessions.html", visitor, rows=found.rows, next=found.next, **shown)
+    shown = {"status": chosen, "story": sc_id or words, "statuses": list(Status), "sc_id": sc_id}
+    return visit.page("sessions.html", rows=found.rows, next=found.next, **shown)
 
 
 @router.get("/find")
-async def find(
-    request: Request, desk: Desked, visitor: Signed, story: str = ""
-) -> RedirectResponse:
+async def find(visit: Visiting, story: str = "") -> RedirectResponse:
     """Leads to the story's session, or to why it has none, or to the titles with these words."""
     sc_id, to = story_number(story), f"sessions?{urlencode({'story': story})}"
     if sc_id is not None:
-        async with take(desk.pool) as conn:
+        async with take(visit.desk.pool) as conn:
             rows = await look.session(conn, sc_id, workspace=None)
         to = f"sessions/{rows[0]['id']}" if len(rows) == 1 else f"why?story={sc_id}"
-    return RedirectResponse(f"{request.scope['root_path']}/{to}", 303)
+    return visit.to(to)
 
 
 @router.get("/sessions/{number}")
 async def session(
-    request: Request,
-    desk: Desked,
-    visitor: Signed,
-    number: Number,
-    view: str = "unified",
-    history: str = "",
+    visit: Visiting, number: Number, view: str = "unified", history: str = ""
 ) -> HTMLResponse:
     """One session with all that belongs to it, and its last draft."""
     limit = look.LONGEST_HISTORY if history == "all" else HISTORY
-    async with take(desk.pool) as conn:
+    async with take(visit.desk.pool) as conn:
         row = await session_of(conn, number)
         found = await _belongings(conn, row, limit)
     last = found["last"]
     boxes, arrows = drawing.machine(Status(row["status"]))
-    return page(
-        request,
+    return visit.page(
         "session.html",
-        visitor,
         session=row,
         actions=[action for action in operate.possible(row) if action != Action.ADOPT],
         adoptable=Action.ADOPT in operate.possible(row),
@@ -157,144 +137,123 @@ async def _belongings(conn: Connection, row: Row, limit: int) -> dict[str, Any]:
 
 @router.get("/sessions/{number}/drafts/{revision}")
 async def draft(
-    request: Request,
-    desk: Desked,
-    visitor: Signed,
-    number: Number,
-    revision: Number,
-    view: str = "unified",
+    visit: Visiting, number: Number, revision: Number, view: str = "unified"
 ) -> HTMLResponse:
     """One draft."""
-    async with take(desk.pool) as conn:
+    async with take(visit.desk.pool) as conn:
         row = await session_of(conn, number)
-        made = found(await look.draft(conn, number, revision), "draft")
+        made = existing(await look.draft(conn, number, revision), "draft")
     patch = await asyncio.to_thread(diff.read, made["patch"])
-    return page(request, "draft.html", visitor, session=row, draft=made, patch=patch, view=view)
+    return visit.page("draft.html", session=row, draft=made, patch=patch, view=view)
 
 
 @router.get("/sessions/{number}/drafts/{revision}/patch")
-async def patch(desk: Desked, visitor: Signed, number: Number, revision: Number) -> Response:
+async def patch(visit: Visiting, number: Number, revision: Number) -> Response:
     """A draft's patch as a file, for `git apply`."""
-    async with take(desk.pool) as conn:
+    async with take(visit.desk.pool) as conn:
         row = await session_of(conn, number)
-        made = found(await look.draft(conn, number, revision), "draft")
+        made = existing(await look.draft(conn, number, revision), "draft")
     return _file(made["patch"].encode(), f"sc-{row['sc_id']}-{revision}.patch")
 
 
 @router.get("/sessions/{number}/late/{generation}")
 async def late_result(
-    request: Request,
-    desk: Desked,
-    visitor: Signed,
-    number: Number,
-    generation: Number,
-    view: str = "unified",
+    visit: Visiting, number: Number, generation: Number, view: str = "unified"
 ) -> HTMLResponse:
     """What a worker made after it had lost its claim."""
-    async with take(desk.pool) as conn:
+    async with take(visit.desk.pool) as conn:
         row = await session_of(conn, number)
         rows = await look.late_results(conn, number)
-    made = found(next((r for r in rows if r["generation"] == generation), None), "late result")
+    made = existing(next((r for r in rows if r["generation"] == generation), None), "late result")
     patch = await asyncio.to_thread(diff.read, made["patch"])
-    return page(request, "draft.html", visitor, session=row, draft=made, patch=patch, view=view)
+    return visit.page("draft.html", session=row, draft=made, patch=patch, view=view)
 
 
 @router.get("/events")
-async def events(
-    request: Request,
-    desk: Desked,
-    visitor: Signed,
-    after: After,
-    status: str = "",
-    story: str = "",
-) -> HTMLResponse:
+async def events(visit: Visiting, after: After, status: str = "", story: str = "") -> HTMLResponse:
     """Events, the newest first."""
     chosen, sc_id = _one_of(EventStatus, status), _story(story)
-    async with take(desk.pool) as conn:
+    async with take(visit.desk.pool) as conn:
         found = await look.events(conn, status=chosen, sc_id=sc_id, after=after, limit=PAGE)
-    shown: dict[str, Any] = {"status": chosen, "story": sc_id, "statuses": list(EventStatus)}
-    return page(request, "events.html", visitor, rows=found.rows, next=found.next, **shown)
+    shown = {"status": chosen, "story": sc_id, "statuses": list(EventStatus)}
+    return visit.page("events.html", rows=found.rows, next=found.next, **shown)
 
 
 @router.get("/events/{number}")
-async def event(request: Request, desk: Desked, visitor: Signed, number: Number) -> HTMLResponse:
+async def event(visit: Visiting, number: Number) -> HTMLResponse:
     """One event: what became of it, and its exact bytes."""
-    async with take(desk.pool) as conn:
-        row = found(await look.event(conn, number), "event")
+    async with take(visit.desk.pool) as conn:
+        row = existing(await look.event(conn, number), "event")
         about = await look.sessions_of_event(conn, number)
         replays = await look.replays(conn, number)
     text = row["body"][:SHOWN_BYTES].decode("utf-8", "backslashreplace")
     shown = {"text": text, "cut": len(row["body"]) > SHOWN_BYTES}
-    return page(request, "event.html", visitor, event=row, about=about, replays=replays, **shown)
+    return visit.page("event.html", event=row, about=about, replays=replays, **shown)
 
 
 @router.get("/events/{number}/body")
-async def body(desk: Desked, visitor: Signed, number: Number) -> Response:
+async def body(visit: Visiting, number: Number) -> Response:
     """The bytes that were signed, as a file."""
-    async with take(desk.pool) as conn:
-        row = found(await look.event(conn, number), "event")
+    async with take(visit.desk.pool) as conn:
+        row = existing(await look.event(conn, number), "event")
     return _file(row["body"], f"event-{number}.bin")
 
 
 @router.get("/outbox")
-async def outbox(
-    request: Request, desk: Desked, visitor: Signed, after: After, status: str = ""
-) -> HTMLResponse:
+async def outbox(visit: Visiting, after: After, status: str = "") -> HTMLResponse:
     """Comments that are or were owed, the newest first."""
     chosen = _one_of(OwedStatus, status)
-    async with take(desk.pool) as conn:
+    async with take(visit.desk.pool) as conn:
         found = await look.outbox(conn, status=chosen, after=after, limit=PAGE)
-    shown: dict[str, Any] = {"status": chosen, "statuses": list(OwedStatus)}
-    return page(request, "outbox.html", visitor, rows=found.rows, next=found.next, **shown)
+    shown = {"status": chosen, "statuses": list(OwedStatus)}
+    return visit.page("outbox.html", rows=found.rows, next=found.next, **shown)
 
 
 @router.get("/outbox/{number}")
-async def owed(request: Request, desk: Desked, visitor: Signed, number: Number) -> HTMLResponse:
+async def owed(visit: Visiting, number: Number) -> HTMLResponse:
     """One owed comment with its text."""
-    async with take(desk.pool) as conn:
-        row = found(await look.outbox_entry(conn, number), "comment")
-    return page(request, "owed.html", visitor, entry=row)
+    async with take(visit.desk.pool) as conn:
+        row = existing(await look.outbox_entry(conn, number), "comment")
+    return visit.page("owed.html", entry=row)
 
 
 @router.get("/why")
-async def why(request: Request, desk: Desked, visitor: Signed, story: str = "") -> HTMLResponse:
+async def why(visit: Visiting, story: str = "") -> HTMLResponse:
     """Why did nothing happen?"""
     sc_id, answer = _story(story), None
     if sc_id is not None:
-        async with take(desk.pool) as conn:
-            answer = await ask(conn, sc_id, desk.settings)
-    return page(request, "why.html", visitor, story=sc_id, answer=answer)
+        async with take(visit.desk.pool) as conn:
+            answer = await ask(conn, sc_id, visit.desk.settings)
+    return visit.page("why.html", story=sc_id, answer=answer)
 
 
 @router.get("/installations")
-async def installs(request: Request, desk: Desked, visitor: Signed) -> HTMLResponse:
+async def installs(visit: Visiting) -> HTMLResponse:
     """Webhooks that are watched, and workspaces that have installed the agent app."""
-    return await shortcut(request, desk, visitor, link=None)
+    return await shortcut(visit, link=None)
 
 
 @router.get("/settings")
-async def settings(request: Request, desk: Desked, visitor: Signed) -> HTMLResponse:
+async def settings(visit: Visiting) -> HTMLResponse:
     """The settings in force in this process."""
-    return page(request, "settings.html", visitor, settings=desk.in_force)
+    return visit.page("settings.html", settings=visit.desk.in_force)
 
 
-async def shortcut(
-    request: Request, desk: Desk, visitor: Visitor, *, link: str | None
-) -> HTMLResponse:
+async def shortcut(visit: Visit, *, link: str | None) -> HTMLResponse:
     """What connects us with Shortcut; with a link that begins an installation, if one was made."""
-    async with take(desk.pool) as conn:
+    async with take(visit.desk.pool) as conn:
         watched, installed = await hooks.all_of_them(conn), await installations.all_of_them(conn)
-    has_app = desk.settings.oauth_client_id is not None
-    shown: dict[str, Any] = {"hooks": watched, "installations": installed}
-    return page(request, "installs.html", visitor, has_app=has_app, link=link, **shown)
+    has_app = visit.desk.settings.oauth_client_id is not None
+    shown = {"hooks": watched, "installations": installed}
+    return visit.page("installs.html", has_app=has_app, link=link, **shown)
 
 
 async def session_of(conn: Connection, number: int) -> Row:
     """The session; raises Rejected where there is none."""
-    return found(await look.session_by_id(conn, number), "session")
+    return existing(await look.session_by_id(conn, number), "session")
 
 
-def found(it: T | None, what: str) -> T:
+def existing(it: T | None, what: str) -> T:
     """It; raises Rejected where there is none."""
     if it is None:
         raise Rejected(404, "not-found", f"There is no such {what}.")

@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import Request
-from fastapi.responses import HTMLResponse
+from fastapi import Depends, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from app.console.access import Visitor
+from app.api.access import Desked
+from app.console.access import Signed, Visitor
 
 HERE = Path(__file__).parent
 #: Controls, and what turns the direction of the text around it or breaks lines.
@@ -83,3 +85,23 @@ def page(
         **values,
     }
     return HTMLResponse(_PAGES.get_template(template).render(given), status_code=status_code)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request of somebody who is signed in, and how it is answered."""
+
+    request: Request
+    desk: Desked
+    visitor: Signed
+
+    def page(self, template: str, **values: Any) -> HTMLResponse:
+        """A page for them."""
+        return page(self.request, template, self.visitor, **values)
+
+    def to(self, path: str) -> RedirectResponse:
+        """Leads to another page of the console."""
+        return RedirectResponse(f"{self.request.scope['root_path']}/{path}", 303)
+
+
+Visiting = Annotated[Visit, Depends()]
