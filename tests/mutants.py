@@ -500,9 +500,9 @@ MUTANTS = (
     Mutant(
         guard="what was seen is the same hook's",
         file=HOOKS,
-        old="        update hooks set status = $3, error = $4, checked_at = app_clock()\n"
+        old="then app_clock() else next_check_at end\n"
         "         where source = $1 and integration_id = $2\n",
-        new="        update hooks set status = $3, error = $4, checked_at = app_clock()\n"
+        new="then app_clock() else next_check_at end\n"
         "         where source = $1 and $2::bigint is not null\n",
         tests="tests/test_hooks.py successor",
     ),
