@@ -247,9 +247,9 @@ class Hook(BaseModel):
     """A webhook that was registered from here."""
 
     source: str = Field(examples=["shortcut"])
-    integration_id: int = Field(description="Its number in Shortcut.")
+    integration_id: int = Field(examples=[7], description="Its number in Shortcut.")
     retired_id: int | None = Field(description="The one before it, until it is deleted.")
-    url: str
+    url: str = Field(examples=["https://draftgate.example/webhooks/shortcut"])
     status: HookStatus
     error: str | None = Field(description="Why it could not be looked at the last time.")
     registered_at: datetime
@@ -259,8 +259,8 @@ class Hook(BaseModel):
 class Installation(BaseModel):
     """A workspace that has installed the agent app."""
 
-    workspace: str
-    slug: str
+    workspace: str = Field(examples=["5f2a7a4e-0b7d-4a43-9f0e-6f1f0b0c2d11"])
+    slug: str = Field(examples=["acme"])
     member_id: str | None = Field(description="Who we are there.")
     scope: str | None = Field(description="What was granted, separated by spaces.")
     status: InstallationStatus
