@@ -519,7 +519,8 @@ async def test_a_commit_whose_answer_is_lost_applies_an_event_once(ladder, proxy
     proxy.lose_reply("commit;")
 
     await lose(applier.tick)
-    assert not await applier.tick()
+    assert await ladder.conn.fetchval("select status from events") == "applied"
+    await applier.tick()
 
     moves = await ladder.conn.fetch("select move from timeline order by id")
     assert [row["move"] for row in moves] == ["open", "clear"]

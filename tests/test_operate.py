@@ -117,7 +117,8 @@ async def test_an_operator_s_second_replay_runs(ladder, conn):
     for nonce in ("first", "second"):
         assert await operate.replay(conn, 1, actor=ME, nonce=nonce) is Replay.REPLAYED
         assert await conn.fetchval("select status from events") == "pending"
-        assert await ladder.applier.tick()
+        await ladder.applier.tick()
+        assert await conn.fetchval("select status from events") == "applied"
 
     assert [row["actor"] for row in await look.replays(conn, 1)] == [ME, ME]
     assert await last_told(ladder, 2) == [("replay", "clarified", ME)] * 2
