@@ -83,6 +83,14 @@ def test_compose_says_what_the_code_knows(service):
     assert strangers(OURS[service]["environment"]) == {}
 
 
+@pytest.mark.parametrize("service", OURS)
+def test_compose_trusts_no_proxy_where_others_can_be_taken_for_one(service):
+    """Whoever comes by a published port has an address of the network that the proxy is in."""
+    trusted = bool(OURS[service]["environment"]["DRAFTGATE_TRUSTED_PROXIES"])
+
+    assert not (trusted and "ports" in OURS[service])
+
+
 def test_compose_waits_for_the_whole_shutdown():
     """A container is killed only after the grace and what comes after it."""
     grace_seconds = Settings.model_fields["shutdown_grace_seconds"].default + LAST_SECONDS
