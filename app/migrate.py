@@ -65,17 +65,24 @@ async def require_latest(conn: Connection) -> None:
     if found is None:
         raise SchemaError("the database has no schema yet: run `draftgate migrate`")
     if found != LATEST:
-        mend = "run `draftgate migrate`" if found < LATEST else "run the version that made it"
-        raise SchemaError(f"the schema is at {found}, this version needs {LATEST}: {mend}")
+        raise _mismatch(found)
+
+
+def _mismatch(found: str) -> SchemaError:
+    mend = "run `draftgate migrate`" if found < LATEST else "run the version that made it"
+    return SchemaError(f"the schema is at {found}, this version needs {LATEST}: {mend}")
 
 
 async def version(dsn: str) -> str | None:
-    """Where the schema is; None: there is none yet."""
+    """Where the schema is; None: there is none yet. Raises SchemaError for a newer version's."""
     conn = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
     try:
-        return await _version(conn)
+        found = await _version(conn)
     finally:
         await conn.close()
+    if found is not None and found > LATEST:
+        raise _mismatch(found)
+    return found
 
 
 async def _version(conn: Connection) -> str | None:

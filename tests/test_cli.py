@@ -388,11 +388,10 @@ async def test_a_newer_version_s_schema_is_left_alone(draftgate, conn):
     """It is exit 3, and to migrate is not what helps."""
     await conn.execute("update alembic_version set version_num = '9999'")
 
-    asked = await draftgate("sessions", "list")
-    migrated = await draftgate("migrate")
-
-    assert (asked.code, "run the version that made it" in asked.err) == (3, True)
-    assert (migrated.code, f"can't be brought to {LATEST}" in migrated.err) == (3, True)
+    for words in ("sessions list", "migrate", "migrate --dry-run", "serve --migrate --port 0"):
+        done = await draftgate(*words.split())
+        assert (done.code, done.out) == (3, ""), words
+    assert "run the version that made it" in (await draftgate("migrate", "--dry-run")).err
     assert await conn.fetchval("select version_num from alembic_version") == "9999"
 
 
