@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import NamedTuple
 
 from app.machine import OWNED, TRANSITIONS, Move, Status
 from app.model import Answer, Decision, Fact, FactKind, Glimpse, Remark, Session
@@ -86,8 +87,7 @@ def _step(
     return _comment(heard, fact, rules, again=again)
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
+class _Text(NamedTuple):
     """What has been said of a story so far."""
 
     title: str | None = None
@@ -99,15 +99,15 @@ class _Text:
     def after(self, fact: Fact) -> "_Text":
         """The newest word counts, in whichever order they come."""
         at = fact.occurred_at
-        text = replace(self, app_url=fact.app_url or self.app_url)
+        text = self._replace(app_url=fact.app_url) if fact.app_url else self
         if fact.title and (self.title_at is None or at >= self.title_at):
-            text = replace(text, title=fact.title, title_at=at)
+            text = text._replace(title=fact.title, title_at=at)
         if _describes(fact) and (self.description_at is None or at >= self.description_at):
-            text = replace(text, description=fact.value, description_at=at)
+            text = text._replace(description=fact.value, description_at=at)
         return text
 
     def put_into(self, session: Session) -> Session:
-        return replace(session, **asdict(self))
+        return replace(session, **self._asdict())
 
 
 _ENDINGS = {
@@ -314,7 +314,7 @@ def _describe(session: Session, fact: Fact) -> Session:
     )
     told = known.after(fact)
     if fact.occurred_at < session.heard_at:
-        told = replace(told, app_url=known.app_url or told.app_url)
+        told = told._replace(app_url=known.app_url or told.app_url)
     return told.put_into(session)
 
 

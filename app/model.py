@@ -74,9 +74,8 @@ class FactKind(StrEnum):
     TOUCHED = "touched"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """One thing that happened to one story.
+class Fact(NamedTuple):
+    """One thing that happened to one story. A tuple, since many are made from one another.
 
     Attributes:
         workspace: v2: the workspace's id; v1: the name that the source's settings give it.

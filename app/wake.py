@@ -26,13 +26,15 @@ class Ring(StrEnum):
 
     #: An event was recorded: whoever applies events looks, and nobody else need.
     EVENT = "event"
+    #: More events are recorded than fit into a batch: whoever helps to apply them looks.
+    BACKLOG = "backlog"
     #: A session is ready: whoever claims looks, and nobody else need.
     SESSION = "session"
     #: Anything.
     WORK = ""
 
 
-_NARROW = frozenset([Ring.EVENT, Ring.SESSION])
+_NARROW = frozenset([Ring.EVENT, Ring.BACKLOG, Ring.SESSION])
 #: It takes a transaction number, and so would wait for an fsync; a ring may be lost.
 _NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
 
@@ -68,8 +70,8 @@ class Bell:
 
     def _hear(self, payload: str) -> None:
         what, _, sender = payload.partition(" ")
-        if sender != self._name:
-            self._wake(what)
+        for one in what.split(",") if sender != self._name else ():
+            self._wake(one)
 
     def _wake(self, rung: str = Ring.WORK) -> None:
         for waiter, what in self._waiters:
@@ -89,7 +91,7 @@ class Bell:
             await self._rung.wait()
             self._rung.clear()
             owed, self._owed = self._owed, set()
-            what = owed.pop() if len(owed) == 1 else Ring.WORK
+            what = Ring.WORK if Ring.WORK in owed else ",".join(sorted(owed))
             await conn.execute(_NOTIFY, CHANNEL, f"{what} {self._name}")
             await asyncio.sleep(PAUSE_SECONDS)
 

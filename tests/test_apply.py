@@ -22,7 +22,8 @@ from app.model import EventStatus
 from app.shortcut.client import ShortcutClient
 from app.simulator.faults import Fault
 from app.simulator.records import AGENT_ID, PEOPLE
-from app.wake import Bell
+from app.wake import Bell, Ring
+from app.worker import apply
 from app.worker.apply import Applier
 from tests import shapes
 from tests.ladder import RULES, Ladder, here
@@ -353,6 +354,21 @@ async def test_a_story_is_applied_by_one_worker_at_a_time(ladder, connect, pool,
 
     await closing
     assert (await ladder.session())["status"] == "closed"
+
+
+async def test_what_was_applied_wakes_who_has_to_do_with_it(ladder, monkeypatch):
+    """A session that is ready whoever claims; its end everybody; a full batch whoever helps."""
+    bell = ladder.applier.bell
+    waiters = [bell.waiter(ring) for ring in (Ring.SESSION, Ring.BACKLOG, Ring.WORK)]
+    heard = []
+    for body in (shapes.labelled(1), shapes.archived(1, minute=2), shapes.labelled(1, minute=3)):
+        await ladder.deliver(body)
+        heard.append([waiter.is_set() for waiter in waiters])
+        for waiter in waiters:
+            waiter.clear()
+        monkeypatch.setattr(apply, "BATCH_EVENTS", 1)
+
+    assert heard == [[True, False, False], [True, True, True], [True, True, False]]
 
 
 async def test_no_crash_of_the_server_costs_a_claim_or_an_event(tmp_path):

@@ -74,13 +74,13 @@ async def record(conn: Connection, batch: Sequence[Delivery]) -> set[tuple[str, 
         occurred_at,
         body,
         headers,
-        _if_any(defect),
-        _if_any(received_at),
+        if_any(defect),
+        if_any(received_at),
     )
     return {(source, key.bytes) for source, key in rows}
 
 
-def _if_any(column: Sequence[object]) -> Sequence[object] | None:
+def if_any(column: Sequence[object]) -> Sequence[object] | None:
     """None in place of nothing but None: what `unnest` lacks it makes null, at no cost."""
     return column if any(value is not None for value in column) else None
 

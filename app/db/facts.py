@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from app.db.connect import Connection
+from app.db.events import if_any
 from app.model import Fact, FactKind
 
 #: What was said before goes first, which the count of it sees to.
@@ -51,7 +52,7 @@ async def replace(
         for event_id, dedupe_key, position, fact in facts
     ]
     columns = list(zip(*rows, strict=True)) if rows else [()] * _COLUMNS
-    await conn.execute(_REPLACE, event_ids, *columns)
+    await conn.execute(_REPLACE, event_ids, *map(if_any, columns))
 
 
 async def of_stories(

@@ -1,7 +1,6 @@
 """Reads what changed of a story; v1 and v2 say it in forms that meet here. No I/O."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from app.model import Fact, FactKind, Need, NeedKind
@@ -44,10 +43,10 @@ def changed(event: Event, story: Fact, changes: Changes) -> Iterator[Fact]:
     yield from _named(event, story, FactKind.STATE_ENTERED, states)
     archived = changes.get("archived", _NO_SIDES).new
     if isinstance(archived, bool):
-        yield replace(story, kind=FactKind.ARCHIVED if archived else FactKind.UNARCHIVED)
+        yield story._replace(kind=FactKind.ARCHIVED if archived else FactKind.UNARCHIVED)
     completed = changes.get("completed", _NO_SIDES).new
     if any(_is_done(event, _entity(state)) for state in states) or completed is True:
-        yield replace(story, kind=FactKind.COMPLETED)
+        yield story._replace(kind=FactKind.COMPLETED)
 
 
 def _described(story: Fact, changes: Changes) -> Iterator[Fact]:
@@ -58,8 +57,7 @@ def _described(story: Fact, changes: Changes) -> Iterator[Fact]:
     title = short(changes.get("name", _NO_SIDES).new, TITLE_LENGTH)
     if description is None and title is None and not cleared:
         return
-    yield replace(
-        story,
+    yield story._replace(
         kind=FactKind.DESCRIBED,
         value="" if cleared else None if sides.truncated else description,
         title=story.title or title,
@@ -73,9 +71,9 @@ def _named(event: Event, story: Fact, kind: FactKind, given: Sequence[object]) -
         name, entity_id = text(entity.get("name")) or None, number(entity.get("id"))
         if entity_id is not None:
             name = name or event.look_up(Need(needed, entity_id))
-            yield replace(story, kind=kind, value=name, value_id=str(entity_id))
+            yield story._replace(kind=kind, value=name, value_id=str(entity_id))
         elif name is not None:
-            yield replace(story, kind=kind, value=name)
+            yield story._replace(kind=kind, value=name)
 
 
 def _is_done(event: Event, state: Mapping[str, object]) -> bool:
@@ -86,7 +84,7 @@ def _owned(story: Fact, kind: FactKind, given: Sequence[object]) -> Iterator[Fac
     for entity in map(_entity, given):
         member = identifier(entity.get("id"))
         if member is not None:
-            yield replace(story, kind=kind, value=member)
+            yield story._replace(kind=kind, value=member)
 
 
 def _entity(item: object) -> Mapping[str, object]:

@@ -1,7 +1,6 @@
 """One event under interpretation. No I/O."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from app.model import Fact, FactKind, Interpretation, Known, Need, NeedKind
 from app.shortcut.values import link, mappings, number, short, text
@@ -48,8 +47,7 @@ class Event:
 
     def story(self, sc_id: int, said: Mapping[str, object]) -> Fact:
         """That the story was touched; what else is said of it is made from this."""
-        return replace(
-            self._shared,
+        return self._shared._replace(
             sc_id=sc_id,
             title=short(said.get("name"), TITLE_LENGTH),
             app_url=link(said.get("app_url")),

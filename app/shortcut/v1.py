@@ -1,7 +1,6 @@
 """Reads the workspace webhook's events, which carry what changed. No I/O."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from app.model import Fact, FactKind
 from app.shortcut.changes import Changes, Sides, changed, items
@@ -42,16 +41,16 @@ def _story(event: Event, comments: "_Comments", action: Mapping[str, object]) ->
     yield story
     verb = action.get("action")
     if verb == "create":
-        yield replace(story, kind=FactKind.CREATED, value=text(action.get("description")))
+        yield story._replace(kind=FactKind.CREATED, value=text(action.get("description")))
         yield from changed(event, story, _born(action))
     elif verb == "update":
         changes = mapping(action.get("changes"))
         yield from changed(event, story, _changes(changes))
         # The shape of a deleted comment's own action is not documented.
         for comment_id in numbers(mapping(changes.get("comment_ids")).get("removes")):
-            yield replace(story, kind=FactKind.COMMENT_DELETED, comment_id=comment_id)
+            yield story._replace(kind=FactKind.COMMENT_DELETED, comment_id=comment_id)
     elif verb == "delete":
-        yield replace(story, kind=FactKind.DELETED)
+        yield story._replace(kind=FactKind.DELETED)
 
 
 def _changes(changes: Mapping[str, object]) -> Changes:
@@ -91,12 +90,11 @@ def _comment(event: Event, comments: "_Comments", action: Mapping[str, object]) 
         event.nothing = "a comment on a story that it doesn't name"
         return
     if kind is FactKind.COMMENT_DELETED:
-        yield replace(story, kind=kind, comment_id=comment_id)
+        yield story._replace(kind=kind, comment_id=comment_id)
         return
     # Only of a new comment is the author surely the one who acted.
     author = identifier(action.get("author_id")) if kind is FactKind.COMMENTED else None
-    yield replace(
-        story,
+    yield story._replace(
         kind=kind,
         actor=story.actor or author,
         value=text(action.get("text")),

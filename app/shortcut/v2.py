@@ -1,7 +1,6 @@
 """Reads an agent's events: what it observes, and what asks something of it. No I/O."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from app.model import Fact, FactKind, Need, NeedKind
 from app.shortcut.changes import Changes, Sides, changed, items
@@ -17,9 +16,9 @@ def observed(event: Event) -> Iterator[Fact]:
         story = event.story(sc_id, action)
         yield story
         if action.get("action") == "create":
-            yield replace(story, kind=FactKind.CREATED)
+            yield story._replace(kind=FactKind.CREATED)
         if action.get("action") == "delete":
-            yield replace(story, kind=FactKind.DELETED)
+            yield story._replace(kind=FactKind.DELETED)
         else:
             yield from changed(event, story, _changes(action.get("changes")))
 
@@ -45,13 +44,13 @@ def triggered(event: Event, kind: str) -> Iterator[Fact]:
     story = event.story(sc_id, {})
     comment_id = number(trigger.get("comment_id"))
     if kind == "v2:assigned":
-        yield replace(story, kind=FactKind.ASSIGNED)
+        yield story._replace(kind=FactKind.ASSIGNED)
     elif kind == "v2:comment-reply":
         yield from _comment(event, story, FactKind.COMMENTED, comment_id)
     elif kind == "v2:mentioned" and comment_id and trigger.get("context") != "description":
         yield from _comment(event, story, FactKind.MENTIONED, comment_id)
     elif kind == "v2:mentioned":
-        yield replace(story, kind=FactKind.MENTIONED)
+        yield story._replace(kind=FactKind.MENTIONED)
     else:
         event.nothing = UNKNOWN_KIND
 
@@ -64,4 +63,4 @@ def _comment(event: Event, story: Fact, kind: FactKind, comment_id: int | None) 
     said = event.look_up(Need(NeedKind.COMMENT, comment_id, story.sc_id))
     if said is not None:
         parent = parent_comment(mapping(event.payload.get("trigger")))
-        yield replace(story, kind=kind, value=said, comment_id=comment_id, parent_comment_id=parent)
+        yield story._replace(kind=kind, value=said, comment_id=comment_id, parent_comment_id=parent)

@@ -72,6 +72,8 @@ class Applier:
                 taken = await events.take(conn, limit=BATCH_EVENTS, without=list(refused))
                 if not taken:
                     return False
+                if len(taken) == BATCH_EVENTS:
+                    self.bell.ring(Ring.BACKLOG)
                 news = await self._apply(conn, [(it, self._interpret(it, {})) for it in taken])
         except DATABASE_ERRORS:
             raise

@@ -56,6 +56,8 @@ class Engine:
             applier = await self.applier()
             if applier is not None:
                 loops.create_task(self._loop(applier.tick, Ring.EVENT))
+                # Interprets a batch while the database writes another, where there are two.
+                loops.create_task(self._loop(applier.tick, Ring.BACKLOG))
                 for tick in (applier.read_tick, self.reconciler().tick):
                     loops.create_task(self._loop(tick))
 
