@@ -450,7 +450,7 @@ async def test_loops_outlive_an_outage(ladder, proxy, database):
             running = asyncio.create_task(engine.run())
 
             async def have_all_failed() -> bool:
-                return await asyncio.sleep(0, len(began(lines)) >= 6)
+                return await asyncio.sleep(0, len(began(lines)) >= 7)
 
             await until(have_all_failed)
             proxy.accept()
@@ -466,6 +466,7 @@ async def test_loops_outlive_an_outage(ladder, proxy, database):
         "draft_tick",
         "expire_tick",
         "read_tick",
+        "tick",
         "tick",
         "tick",
     ]
