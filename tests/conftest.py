@@ -99,35 +99,6 @@ poolers: list[Pooler] = []
 
 #: What takes longest begins first, or the last process to end would be alone with it.
 LONGEST = ("test_model.py", "test_chaos.py", "test_stateful.py", "test_order.py")
-#: Left to `make test-pooler`, which tries all: what is mostly about the service and who talks to
-#: it, or about what comes of events. The gate, the claims and the queues are tried each time.
-OUTSIDE = {
-    f"test_{name}.py"
-    for name in (
-        *(
-            "api",
-            "bounds",
-            "clarify",
-            "cli",
-            "commands",
-            "connection",
-            "console",
-            "console_browser",
-        ),
-        *(
-            "forwarded",
-            "framing",
-            "fronts",
-            "fuzz",
-            "hooks",
-            "hostile",
-            "installs",
-            "leaks",
-            "life",
-        ),
-        *("metrics", "migrations", "official_client", "order", "outage", "sources", "standing"),
-    )
-}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -135,12 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.name not in LONGEST)
     if os.environ.get("DRAFTGATE_TEST_PGBOUNCER") != "1":
         return
-    outside = set() if os.environ.get("DRAFTGATE_TEST_ALL") == "1" else OUTSIDE
-    left = [
-        item
-        for item in items
-        if "server" not in getattr(item, "fixturenames", ()) or item.path.name in outside
-    ]
+    left = [item for item in items if "server" not in getattr(item, "fixturenames", ())]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in set(left)]
 
