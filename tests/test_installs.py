@@ -87,6 +87,7 @@ class Shop:
     installs: Installs
     conn: object
     pool: object
+    slug: str = URL_SLUG
 
     async def agree(self, link: str) -> dict[str, str]:
         return await agree(link)
@@ -113,7 +114,7 @@ class Shop:
 
     def client(self) -> AgentClient:
         token = partial(self.installs.token, WORKSPACE_ID)
-        return AgentClient(f"{self.origin}/api/v3", URL_SLUG, token, budget=None)
+        return AgentClient(f"{self.origin}/api/v3", self.slug, token, budget=None)
 
 
 def installs(origin: str, pool, **given: object) -> Installs:
@@ -438,6 +439,22 @@ async def test_both_versions_read_the_same(shop):
             with pytest.raises(ShortcutRefused):
                 await both.story(999)
         assert await agent.story(story) == await client.story(story)
+
+
+async def test_a_workspace_that_is_called_something_else_now_is_found(shop):
+    """Nothing is found under the name that is in the installation, and yet nothing is gone."""
+    workspace = shop.simulation.workspace
+    story = workspace.create_story(PEOPLE[0], {"name": "Export", "labels": ["patch"]}).id
+    mark = workspace.add_comment(AGENT, story, "x", external_id="mark").id
+    label = next(iter(workspace.labels))
+    await shop.install()
+    async with replace(shop, slug="called-so-before").client() as agent:
+        found = await asyncio.gather(agent.label_name(label), agent.find_comment(story, "mark"))
+        assert found == ["patch", mark]
+        assert (await agent.story(story)).title == "Export"
+        with pytest.raises(ShortcutRefused):
+            await agent.story(999)
+        assert agent.slug == "called-so-before"
 
 
 async def test_a_marker_is_found_on_any_page(shop):

@@ -27,14 +27,18 @@ _STORY = (
 
 
 class AgentClient(ShortcutClient):
-    """The API of one workspace, as the agent app that is installed there."""
+    """The API of one workspace, as the agent app that is installed there.
+
+    Attributes:
+        slug: what the workspace was called in addresses when the app was installed.
+    """
 
     def __init__(self, base_url: str, slug: str, token: Token, *, budget: Budget | None) -> None:
         super().__init__(base_url, "unused", budget=budget)
         parts = urlsplit(self._base)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._v4 = f"{parts.path.removesuffix('/api/v3')}{_V4}"
-        self.slug = slug
+        self.slug = self._slug = slug
         self._access = token
 
     async def story(self, sc_id: int) -> Story:
@@ -144,8 +148,25 @@ class AgentClient(ShortcutClient):
             raise ShortcutUnavailable("Shortcut's link to the next page holds more than a cursor")
         return f"{parts.path}?{urlencode(query)}"
 
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> object:
+        """Again where nothing was found because the workspace is called something else now."""
+        try:
+            return await super()._ask(method, path, body)
+        except ShortcutRefused as refused:
+            if refused.status != HTTPStatus.NOT_FOUND or not path.startswith(self._v4):
+                raise
+            asked, _, rest = path.removeprefix(self._v4).partition("/")
+            member = mapping(await super()._ask("GET", "/member"))
+            slug = quote(text(mapping(member.get("workspace2")).get("url_slug")) or "", safe="")
+            if slug in ("", asked):
+                raise
+            self._slug = slug
+        return await super()._ask(method, f"{self._v4}{self._slug}/{rest}", body)
+
     def _path(self, path: str, query: Mapping[str, str]) -> str:
-        return f"{self._v4}{self.slug}/{path}?{urlencode(query)}"
+        return f"{self._v4}{self._slug}/{path}?{urlencode(query)}"
 
     def _url(self, path: str) -> str:
         return self._origin + path if path.startswith(self._v4) else super()._url(path)
