@@ -228,16 +228,32 @@ async def test_deletions_that_were_not_delivered_are_found_in_turn(silence, monk
 
 
 async def test_a_story_that_can_not_be_asked_for_is_not_gone(silence):
-    """Only a 404 says so; with any other answer the run is done again from where it began."""
+    """Only a 404 says so; with most other answers the run is done again from where it began."""
     story = silence.story()
     silence.label(story)
     await silence.deliver()
-    silence.simulation.faults.pending.append(Fault(status=403, method="GET", path=f"/{story}"))
+    silence.simulation.faults.pending.append(Fault(status=400, method="GET", path=f"/{story}"))
     with pytest.raises(ShortcutRefused):
         await silence.find(Mark(through=datetime(2999, 1, 1, tzinfo=UTC)))
 
     await silence.ladder.apply()
     assert (await silence.ladder.session(story))["status"] == "clarified"
+
+
+async def test_a_story_that_may_not_be_seen_keeps_nobody_from_the_others(silence):
+    """What is forbidden for good is passed by, in the histories and among the open sessions."""
+    hidden, deleted, late = silence.story(), silence.story(), silence.story()
+    silence.label(hidden, deleted)
+    await silence.deliver()
+    silence.label(late)
+    silence.simulation.workspace.delete_story(PEOPLE[0], deleted)
+    fault = Fault(status=403, method="GET", path=f"/{hidden}", times=100)
+    silence.simulation.faults.pending.append(fault)
+
+    await silence.find()
+
+    found = [(await silence.ladder.session(it))["status"] for it in (hidden, deleted, late)]
+    assert found == ["clarified", "closed", "clarified"]
 
 
 async def test_a_story_is_gone_when_it_is_so_twice_and_others_are_found_meanwhile(silence, pool):

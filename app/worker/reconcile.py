@@ -27,6 +27,9 @@ MOST_STORIES = 40
 #: Sessions whose stories one run asks for, at most, with one request each: no search shows that a
 #: story was deleted.
 MOST_OPEN = 20
+#: Said of a story that is not there, or that our account may not see: the others are looked at all
+#: the same. A token that may see none has been refused by the search before.
+OF_ONE_STORY = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN})
 #: So far back a run looks again: clocks differ, and a search may lag.
 OVERLAP = timedelta(minutes=5)
 #: What stands in place of the headers of a delivery that never came.
@@ -167,7 +170,7 @@ async def _happened(api: ShortcutClient, sc_id: int, since: datetime) -> list[di
             said = {number(it.get("id")): it for it in await api.comments(sc_id)}
             changes = [_with_words(change, said) for change in changes]
     except ShortcutRefused as error:
-        if error.status != HTTPStatus.NOT_FOUND:
+        if error.status not in OF_ONE_STORY:
             raise
         return []
     return changes
@@ -177,9 +180,9 @@ async def _is_missing(api: ShortcutClient, sc_id: int) -> bool:
     try:
         await api.story(sc_id)
     except ShortcutRefused as error:
-        if error.status != HTTPStatus.NOT_FOUND:
+        if error.status not in OF_ONE_STORY:
             raise
-        return True
+        return error.status == HTTPStatus.NOT_FOUND
     return False
 
 
