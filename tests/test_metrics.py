@@ -78,11 +78,11 @@ async def test_deliveries_are_counted_by_their_answer(database):
 
 def test_every_refusal_at_the_door_has_a_name():
     """No code that the door refuses by is counted as something else."""
-    app = Path(__file__).parent.parent / "app"
+    door = Path(__file__).parent.parent / "app" / "door"
     codes = {
         call.args[1].value
         for name in ("receive.py", "body.py")
-        for call in ast.walk(ast.parse((app / name).read_text()))
+        for call in ast.walk(ast.parse((door / name).read_text()))
         if isinstance(call, ast.Call)
         and getattr(call.func, "id", "") == "Rejected"
         and isinstance(call.args[1], ast.Constant)
