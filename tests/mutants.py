@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from app.embedded import postgres
-from tests.conftest import FAST
+from tests.conftest import FAST, quick_directory
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("app", "migrations", "tests", "pyproject.toml")
@@ -1486,7 +1486,7 @@ def main() -> int:
     words = sys.argv[1:]
     mutants = [it for it in MUTANTS if all(word in it.guard for word in words)]
     with (
-        tempfile.TemporaryDirectory(prefix="draftgate-mutants-") as home,
+        tempfile.TemporaryDirectory(prefix="draftgate-mutants-", dir=quick_directory()) as home,
         postgres(Path(home), options=FAST) as dsn,
     ):
         if run(None, [mutant.tests for mutant in mutants], dsn, processes=AT_A_TIME) != 0:
