@@ -93,7 +93,10 @@ def peer(name: str, dsn: str, home: Path) -> Iterator[Server]:
 
 @contextmanager
 def webhook(home: Path) -> Iterator[Server]:
-    """Debian's `webhook` (adnanh): checks the signature, then runs a program and answers."""
+    """Debian's `webhook` (adnanh): checks the signature, runs a program, then answers.
+
+    If it answered first, the programs of one run would still be going in the next.
+    """
     port, hooks = _free_port(), home / "hooks.json"
     hooks.write_text(HOOKS % SECRET)
     command = [
@@ -108,6 +111,7 @@ def webhook(home: Path) -> Iterator[Server]:
 HOOKS = """[{
   "id": "shortcut",
   "execute-command": "/bin/true",
+  "include-command-output-in-response": true,
   "trigger-rule": {"match": {
     "type": "payload-hmac-sha256",
     "secret": "%s",
