@@ -8,6 +8,11 @@ from app.db.connect import Connection
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 30
+#: Whether anybody waits for a lock in this database: other tests' databases are on the same server.
+WAITS = """
+    select exists (select from pg_stat_activity
+                    where datname = current_database() and wait_event_type = 'Lock')
+"""
 
 
 async def until(truth: Callable[[], Awaitable[bool]]) -> None:

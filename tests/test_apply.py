@@ -28,7 +28,7 @@ from app.worker.apply import Applier
 from tests import shapes
 from tests.ladder import RULES, Ladder, here
 from tests.ladder import ladder as make_ladder
-from tests.locks import blocked, until
+from tests.locks import WAITS, blocked, until
 from tests.office import TOKEN, simulated
 from tests.proxy import proxy_to
 
@@ -347,8 +347,7 @@ async def test_a_story_is_applied_by_one_worker_at_a_time(ladder, connect, pool,
     await ladder.record(shapes.archived(1, minute=2))
     other = Applier(pool, RULES, here(), Bell(database))
     closing = asyncio.ensure_future(other.tick())
-    waits = "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
-    await until(lambda: ladder.conn.fetchval(waits))
+    await until(lambda: ladder.conn.fetchval(WAITS))
 
     await transaction.commit()
 

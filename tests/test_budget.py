@@ -12,7 +12,7 @@ from app.settings import Settings
 from app.shortcut.client import ShortcutClient
 from app.simulator.faults import Fault
 from app.worker.workspaces import connected
-from tests.locks import until
+from tests.locks import WAITS, until
 from tests.office import TOKEN, simulated
 from tests.proxy import proxy_to
 
@@ -98,8 +98,7 @@ async def test_two_that_ask_at_once_do_not_share_a_request(conn, connect):
     async with first.transaction():
         assert await budgets.spend(first, "a", **only) == 0
         asking = asyncio.create_task(budgets.spend(second, "a", **only))
-        waits = "select exists (select from pg_locks where not granted)"
-        await until(lambda: conn.fetchval(waits))
+        await until(lambda: conn.fetchval(WAITS))
 
     assert await asking > 0
 

@@ -174,13 +174,17 @@ async def test_a_beat_that_waits_is_given_up_for_the_next_one(ladder, database, 
     heart.stop()
 
 
-async def test_beats_that_the_database_refuses_are_no_beats(ladder, heart):
-    """A worker whose beats are not understood any more stops its work."""
+async def test_beats_that_the_database_refuses_are_no_beats(ladder, database):
+    """A worker whose beats are not understood any more stops its work long before its lease."""
     claim, asked_at = await short_claim(ladder)
+    heart = Heart(database, lease=timedelta(seconds=4 * PATIENCE_SECONDS), interval=SHORT / 6)
+    heart.start()
     await ladder.conn.execute("alter table patch_sessions rename progressed_at to progress")
 
     async with heart.hold(claim, asked_at=asked_at, cut_off=asyncio.Event()) as held:
         assert await how_it_ends(held) is End.LOST
+
+    heart.stop()
 
 
 async def test_no_work_outlives_its_phase(ladder, database):

@@ -22,7 +22,7 @@ from app.model import Fact, FactKind
 from app.worker.outbox import tellings
 from tests.conftest import with_name
 from tests.ladder import LEASE, bid
-from tests.locks import until
+from tests.locks import WAITS, until
 
 NO_TIME = timedelta(0)
 MIGRATE = "import asyncio, sys; from app.migrate import migrate; asyncio.run(migrate(sys.argv[1]))"
@@ -72,8 +72,7 @@ async def test_a_killed_migrator_holds_nobody_up(empty):
     conn = await asyncpg.connect(empty)
     await conn.execute("select pg_advisory_lock($1)", LOCK)
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", MIGRATE, empty)
-    waiting = "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
-    await until(lambda: conn.fetchval(waiting))
+    await until(lambda: conn.fetchval(WAITS))
     killed.kill()
     await killed.wait()
     await conn.execute("select pg_advisory_unlock($1)", LOCK)
