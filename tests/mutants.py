@@ -1099,22 +1099,22 @@ MUTANTS = (
     Mutant(
         guard="a budget that is closed gives nothing",
         file="app/db/budgets.py",
-        old="where budget.closed_until <= app_clock()",
-        new="where true",
+        old="values ($1, 0, app_clock() + $2::interval)",
+        new="values ($1, 0, app_clock())",
         tests="tests/test_budget.py closes_it",
     ),
     Mutant(
         guard="a closed budget begins empty",
         file="app/db/budgets.py",
         old="as_of = greatest(budget.as_of, excluded.as_of), remaining = 0",
-        new="as_of = budget.as_of",
+        new="as_of = greatest(budget.as_of, excluded.as_of)",
         tests="tests/test_budget.py not_all_at_once",
     ),
     Mutant(
         guard="a longer closing stands",
         file="app/db/budgets.py",
-        old="set closed_until = greatest(budget.closed_until, excluded.closed_until),",
-        new="set closed_until = excluded.closed_until,",
+        old="as_of = greatest(budget.as_of, excluded.as_of), remaining",
+        new="as_of = excluded.as_of, remaining",
         tests="tests/test_budget.py longer_closing",
     ),
     # --- the breaker

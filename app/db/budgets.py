@@ -1,4 +1,7 @@
-"""Request budgets: how many requests an API token has left, shared by all processes."""
+"""Request budgets: how many requests an API token has left, shared by all processes.
+
+The table's `closed_until` is for processes of the version before, which may still run.
+"""
 
 from datetime import timedelta
 
@@ -20,14 +23,12 @@ async def spend(conn: Connection, name: str, *, burst: float, per_second: float)
                set as_of = app_clock(),
                    remaining = least($2, budget.remaining + $3::float8
                        * extract(epoch from app_clock() - budget.as_of)::float8) - 1
-             where budget.closed_until <= app_clock()
-               and budget.remaining + $3
+             where budget.remaining + $3
                    * extract(epoch from app_clock() - budget.as_of)::float8 >= 1
             returning name
         )
         select case when exists (select from spent) then 0::float8 else coalesce((
             select greatest(
-                       extract(epoch from greatest(closed_until, app_clock()) - app_clock()),
                        (1 - remaining) / $3 - extract(epoch from app_clock() - as_of), 0.01)
               from request_budgets where name = $1), 0.01)::float8 end
         """,
@@ -39,14 +40,16 @@ async def spend(conn: Connection, name: str, *, burst: float, per_second: float)
 
 
 async def close(conn: Connection, name: str, *, until: timedelta) -> None:
-    """Nobody gets a request from the budget for so long, and then not all at once."""
+    """Nobody gets a request from the budget for so long, and then not all at once.
+
+    It is empty, and begins to fill up only then.
+    """
     await conn.execute(
         """
-        insert into request_budgets as budget (name, remaining, as_of, closed_until)
-        values ($1, 0, app_clock() + $2::interval, app_clock() + $2::interval)
+        insert into request_budgets as budget (name, remaining, as_of)
+        values ($1, 0, app_clock() + $2::interval)
         on conflict (name) do update
-           set closed_until = greatest(budget.closed_until, excluded.closed_until),
-               as_of = greatest(budget.as_of, excluded.as_of), remaining = 0
+           set as_of = greatest(budget.as_of, excluded.as_of), remaining = 0
         """,
         name,
         until,

@@ -225,7 +225,7 @@ class Applier:
             for event, said in read
             for position, fact in enumerate(said.facts)
         ]
-        # As `of_story` has them.
+        # As `facts.of_stories` has them.
         told.sort(key=lambda it: (it[3].occurred_at, it[1], it[2]))
         stories: dict[Story, list[Told]] = {}
         for event_id, _, _, fact in told:
