@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 import asyncpg
@@ -26,7 +26,14 @@ from app.worker.workspaces import Workspaces
 
 #: The statement that ends a claim; False when the claim was lost before.
 Ending = Callable[[Connection], Awaitable[bool]]
-Work = Callable[[Claim], Coroutine[Any, Any, Ending]]
+
+
+class Won(NamedTuple):
+    """A claim, and when it was asked for, by the monotonic clock: its lease is no older."""
+
+    claim: Claim
+    asked_at: float
+
 
 #: Beyond the drafter's own limit: for reading the story, the first fetch of a repository (which
 #: git is given ten minutes for), and cleaning up.
@@ -121,11 +128,11 @@ class Workshop:
 
     async def clarify_tick(self) -> bool:
         """opened -> asking -> clarified or clarifying for the next session; True if any was."""
-        return await self._tick(Phase.CLARIFY, self._clarify)
+        return await self._tick(Phase.CLARIFY)
 
     async def draft_tick(self) -> bool:
         """clarified -> drafting -> drafted for the next session; True if there was one."""
-        return await self._tick(Phase.DRAFT, self._draft)
+        return await self._tick(Phase.DRAFT)
 
     async def watch_tick(self) -> bool:
         """Ends work whose claim is gone, sooner than its next beat would find out."""
@@ -156,25 +163,34 @@ class Workshop:
             self.bell.ring()
         return bool(expired)
 
-    async def _tick(self, phase: Phase, work: Work) -> bool:
+    async def _tick(self, phase: Phase) -> bool:
+        won = await self.claim(phase)
+        if won is not None:
+            await self.work(won)
+        return won is not None
+
+    async def claim(self, phase: Phase) -> Won | None:
+        """Claims the next session that is ready for this phase, if there is one."""
         asked_at = time.monotonic()
         claim = await acquire(self.pool, phase, self._bid())
-        if claim is None:
-            return False
+        return None if claim is None else Won(claim, asked_at)
+
+    async def work(self, won: Won) -> None:
+        """Does the work of a claim and ends it; the lease is counted from when it was asked for."""
+        claim, asked_at = won
         with structlog.contextvars.bound_contextvars(
             session=claim.session_id, generation=claim.generation, story=claim.sc_id
         ):
-            log.info("claim.won", phase=phase, attempt=claim.attempt)
+            log.info("claim.won", phase=claim.phase, attempt=claim.attempt)
             async with self.heart.hold(
                 claim,
                 asked_at=asked_at,
                 cut_off=self.cut_off,
                 phase_limit=self._phase_limit(),
             ) as held:
-                ending = await self._work_registered(held, claim, work)
+                ending = await self._work_registered(held, claim)
                 await self._end(claim, ending, asked_at)
         self.bell.ring()
-        return True
 
     def _bid(self) -> Bid:
         return Bid(
@@ -187,18 +203,18 @@ class Workshop:
     def _phase_limit(self) -> timedelta:
         return self.limits.drafter_timeout + PHASE_SLACK
 
-    async def _work_registered(self, held: Held, claim: Claim, work: Work) -> Ending:
+    async def _work_registered(self, held: Held, claim: Claim) -> Ending:
         key = (claim.session_id, claim.generation)
         self.held[key] = held
         try:
-            return await self._work(held, claim, work)
+            return await self._work(held, claim)
         finally:
             del self.held[key]
 
-    async def _work(self, held: Held, claim: Claim, work: Work) -> Ending:
+    async def _work(self, held: Held, claim: Claim) -> Ending:
         """Runs the work and gives the statement that ends the claim, however that went."""
         try:
-            result = await held.run(work(claim))
+            result = await held.run(self._made(claim))
         except _StoryGone as gone:
             return partial(gate.abandon, claim=claim, reason=str(gone))
         except _NoText as none:
@@ -270,6 +286,9 @@ class Workshop:
             limits = self.limits
             delay = backoff(claim.attempt, base=limits.retry_base, longest=limits.retry_longest)
         return partial(gate.release, claim=claim, error=error, delay=delay, failed=failed)
+
+    def _made(self, claim: Claim) -> Coroutine[Any, Any, Ending]:
+        return self._draft(claim) if claim.phase is Phase.DRAFT else self._clarify(claim)
 
     async def _clarify(self, claim: Claim) -> Ending:
         story = await self._story(claim)

@@ -2,15 +2,17 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from app.db.connect import DATABASE_ERRORS
 from app.errors import ShortcutUnavailable
+from app.machine import Phase
 from app.outage import Outage
 from app.wake import Bell, Ring, wait
 from app.worker.apply import Applier
-from app.worker.draft import Workshop
+from app.worker.draft import Won, Workshop
 from app.worker.outbox import Sender
 from app.worker.reconcile import Reconciler
 
@@ -49,8 +51,10 @@ class Engine:
             ticks += [self.sender.tick, self.sender.expire_tick, self.sender.tell_tick]
         ticks += self.watches
         async with asyncio.TaskGroup() as loops:
-            for claiming in (self.workshop.clarify_tick, *[self.workshop.draft_tick] * self.slots):
-                loops.create_task(self._loop(claiming, Ring.SESSION))
+            turn, ring = asyncio.Lock(), self.bell.waiter(Ring.SESSION)
+            for _ in range(self.slots):
+                loops.create_task(self._slot(turn, ring))
+            loops.create_task(self._loop(self.workshop.clarify_tick, Ring.SESSION))
             for tick in ticks:
                 loops.create_task(self._loop(tick))
             applier = await self.applier()
@@ -61,20 +65,47 @@ class Engine:
                 for tick in (applier.read_tick, self.reconciler().tick):
                     loops.create_task(self._loop(tick))
 
+    async def _slot(self, turn: asyncio.Lock, ring: asyncio.Event) -> None:
+        """Makes drafts, one at a time. Of the slots that are idle, one asks for all of them."""
+        outage = Outage("draft_tick")
+        while not self.stopping.is_set():
+            async with self._weathering(outage):
+                async with turn:
+                    won = await self._won(ring)
+                if won is not None:
+                    await self.workshop.work(won)
+
+    async def _won(self, ring: asyncio.Event) -> Won | None:
+        while not self.stopping.is_set():
+            ring.clear()
+            if won := await self.workshop.claim(Phase.DRAFT):
+                return won
+            await self._rest(ring)
+        return None
+
     async def _loop(self, tick: Tick, what: Ring = Ring.WORK) -> None:
         ring, outage = self.bell.waiter(what), Outage(tick.__name__)
         while not self.stopping.is_set():
             # Cleared before looking, so that what comes in while looking is seen too.
             ring.clear()
-            try:
+            busy = True
+            async with self._weathering(outage):
                 busy = await tick()
-                outage.worked()
-            except (*DATABASE_ERRORS, ShortcutUnavailable) as error:
-                outage.failed(error)
-                await wait(self.stopping, seconds=_pause_seconds(error))
-                continue
             if not busy:
-                await wait(ring, seconds=self.poll_seconds * random.uniform(0.8, 1))
+                await self._rest(ring)
+
+    async def _rest(self, ring: asyncio.Event) -> None:
+        await wait(ring, seconds=self.poll_seconds * random.uniform(0.8, 1))
+
+    @asynccontextmanager
+    async def _weathering(self, outage: Outage) -> AsyncIterator[None]:
+        """What is away for a while ends nothing: it is logged once, and costs a pause."""
+        try:
+            yield
+            outage.worked()
+        except (*DATABASE_ERRORS, ShortcutUnavailable) as error:
+            outage.failed(error)
+            await wait(self.stopping, seconds=_pause_seconds(error))
 
 
 def _pause_seconds(error: BaseException) -> float:
