@@ -57,6 +57,11 @@ INDEXES_ONLY = {
     "jit": "off",
 }
 
+#: asyncpg asks the server what an array is, for each connection and type, by a statement of some
+#: ten milliseconds. They are asked for when the connection is made, not when an event is waiting.
+_ARRAYS = ("bigint", "boolean", "bytea", "int", "timestamptz", "uuid")
+_KNOW_ARRAYS = "select " + ", ".join(f"${n}::{of}[]" for n, of in enumerate(_ARRAYS, 1))
+
 
 def reason(error: BaseException) -> str:
     """What a database error says, on one line."""
@@ -97,6 +102,7 @@ class Database:
             timeout=self.connect_timeout_seconds,
             command_timeout=self.command_timeout_seconds,
             statement_cache_size=self.statement_cache_size,
+            max_cached_statement_lifetime=0,
             server_settings=self._server_settings(purpose),
         )
 
@@ -107,7 +113,11 @@ class Database:
         return settings
 
     def pool(self, purpose: str, *, size: int | None = None) -> "Pool":
-        """A pool that is opened by `async with`; take from it with `take`."""
+        """A pool that is opened by `async with`; take from it with `take`.
+
+        Its connections and their statements stay, however rarely something happens: what happens
+        then finds them ready.
+        """
         return asyncpg.create_pool(
             self.dsn,
             connection_class=_Pooled,
@@ -116,8 +126,15 @@ class Database:
             timeout=self.connect_timeout_seconds,
             command_timeout=self.command_timeout_seconds,
             statement_cache_size=self.statement_cache_size,
+            max_cached_statement_lifetime=0,
+            max_inactive_connection_lifetime=0,
+            init=_know_arrays,
             server_settings=self._server_settings(purpose),
         )
+
+
+async def _know_arrays(conn: "Connection") -> None:
+    await conn.fetchrow(_KNOW_ARRAYS, *[None] * len(_ARRAYS))
 
 
 @asynccontextmanager
