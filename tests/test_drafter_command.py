@@ -476,6 +476,29 @@ async def test_the_event_loop_of_the_service_will_do(bench):
     assert printed.decode() == f"{PATCH}\n"
 
 
+async def test_a_command_has_its_three_streams_and_no_other_descriptor(bench):
+    """Neither what holds its directory, nor what its supervisor is spoken to by."""
+    script = """
+import os, sys
+from contextlib import suppress
+for number in range(256):
+    with suppress(OSError):
+        os.fstat(number)
+        print(number, file=sys.stderr)
+sys.exit(1)
+"""
+    said = await failure(bench.python(script))
+
+    assert said.split("\n")[1:] == ["0", "1", "2"]
+
+
+async def test_a_command_finds_signals_as_they_are_by_default(bench):
+    """SIGPIPE ends who writes to nobody, though Python ignores it."""
+    said = await failure(bench.shell("grep -o '^SigIgn.*' /proc/$$/status >&2; exit 1"))
+
+    assert said.split("\n")[1:] == ["SigIgn:\t0000000000000000"]
+
+
 async def test_a_run_leaves_no_descriptor_open_wherever_it_is_cut_off(bench):
     """Cancelled at every step of the way, before, while and after a process is started."""
     drafter = bench.shell("exit 1", grace_seconds=0)

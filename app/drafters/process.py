@@ -27,6 +27,8 @@ READ_BYTES = 64 * 1024
 GRACE_SECONDS = 2.0
 #: Beyond the grace: for the supervisor to kill what did not listen.
 KILL_SECONDS = 10.0
+#: For a command to begin, undisturbed by the start of the next supervisor.
+BEGINNING_SECONDS = 0.05
 #: How long the streams of a tree that has ended may stay open.
 STREAM_SECONDS = 1.0
 
@@ -272,7 +274,11 @@ class Spares:
     def refill(self) -> None:
         """Starts what is missing, for when it slows down no command's start any more."""
         if self._filling is None or self._filling.done():
-            self._filling = asyncio.create_task(self._fill())
+            self._filling = asyncio.create_task(self._fill_later())
+
+    async def _fill_later(self) -> None:
+        await asyncio.sleep(BEGINNING_SECONDS)
+        await self._fill()
 
     async def _fill(self) -> None:
         # Without any, `take` says why none can be started.

@@ -5,8 +5,11 @@ worker: when the worker dies, even by SIGKILL, the control socket reaches its en
 goes with everything it started. The worker passes it descriptors, first the command's standard
 streams, then others to hold open; says what to run in one line of JSON, and gets an empty line
 back when that has begun, and one of JSON when it has ended; its end of the socket closing means
-stop. The supervisor leads the session and the process
-group that the command runs in, and adopts what the command's children leave as orphans.
+stop. The supervisor leads the session and the process group that the command runs in, and adopts
+what the command's children leave as orphans.
+
+The command's process is forked before there is a job, since a fork takes as long as all the rest,
+and takes the job from the control socket itself. It passes on what the supervisor has to know.
 """
 
 import ctypes
@@ -16,10 +19,8 @@ import resource
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -39,20 +40,27 @@ def main() -> None:
     if os.getpgrp() != os.getpid():
         sys.exit("the supervisor must lead a process group: it ends by killing it")
     control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
     # Whatever needs no job is done while nobody waits.
     libc = ctypes.CDLL(None) if LINUX else None
     if libc is not None:
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     woken = _wake_on_signals()
-    descriptors = socket.recv_fds(control, 1, MOST_DESCRIPTORS)[1]
-    for stream, descriptor in enumerate(descriptors[:3]):
-        os.dup2(descriptor, stream)
-        os.close(descriptor)
-    line = control.makefile("rb").readline()
-    if line:
-        outcome = Supervisor(control, woken, json.loads(line)).run(libc)
-        with suppress(OSError):
-            control.sendall(json.dumps(outcome).encode() + b"\n")
+    ours, theirs = socket.socketpair()
+    supervisor = Supervisor(control, woken, _fork(control, theirs, libc))
+    theirs.close()
+    failed = b""
+    # What is to be held open is, by being received.
+    if socket.recv_fds(ours, 1, MOST_DESCRIPTORS)[0]:
+        said = ours.makefile("rb")
+        grace_seconds = json.loads(said.readline() or b"0")
+        # It says nothing, and closes its end, by becoming the command.
+        failed = said.readline()
+        if not failed:
+            supervisor.watch(grace_seconds)
+    supervisor.kill()
+    with suppress(OSError):
+        control.sendall(failed or json.dumps({"code": supervisor.code}).encode() + b"\n")
     # Whatever there is in the group, in one stroke, and the supervisor with it.
     os.killpg(0, signal.SIGKILL)
 
@@ -60,57 +68,30 @@ def main() -> None:
 class Supervisor:
     """One command and all its descendants."""
 
-    def __init__(self, control: socket.socket, woken: socket.socket, job: dict[str, Any]) -> None:
+    def __init__(self, control: socket.socket, woken: socket.socket, command: int) -> None:
         self.control = control
-        self.job = job
         self.woken = woken
-        # Kept, since it would wait for the process by itself when it is let go of.
-        self.command: subprocess.Popen[bytes] | None = None
+        self.command = command
         self.code: int | None = None
         self.alone = False
 
-    def run(self, libc: Any) -> dict[str, object]:
-        """Starts the command, waits for its end or for the word to stop, and kills the rest."""
-        try:
-            self._start(_before_exec(libc, self.job["limits"]))
-        except OSError as error:
-            return {"errno": error.errno, "file": error.filename, "error": error.strerror}
-        except (ValueError, subprocess.SubprocessError) as error:
-            return {"errno": None, "file": None, "error": str(error)}
-        self._watch()
-        if self.code is None:
-            self._ask_to_end()
-        self._kill()
-        return {"code": self.code}
-
-    def _start(self, before_exec: Callable[[], None]) -> None:
-        # The hook is safe: there is only one thread.
-        self.command = subprocess.Popen(
-            self.job["argv"],
-            cwd=self.job["cwd"],
-            env=self.job["environment"],
-            preexec_fn=before_exec,
-        )
-        # The worker sees the end of a stream when the command's last process closes it.
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(nowhere, stream)
+    def watch(self, grace_seconds: float) -> None:
+        """Until the command ends, or the worker says stop, or is no more."""
         with suppress(OSError):
             self.control.sendall(b"\n")
-
-    def _watch(self) -> None:
-        """Until the command ends, or the worker says stop, or is no more."""
         while self.code is None and not self._wait(None, self.control):
             pass
+        if self.code is None:
+            self._ask_to_end(grace_seconds)
 
-    def _ask_to_end(self) -> None:
+    def _ask_to_end(self, grace_seconds: float) -> None:
         """SIGTERM to the group, and time for it."""
         os.killpg(0, signal.SIGTERM)
-        give_up_at = time.monotonic() + self.job["grace_seconds"]
+        give_up_at = time.monotonic() + grace_seconds
         while not self.alone and (left := give_up_at - time.monotonic()) > 0:
             self._wait(left)
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
         """SIGKILL to every descendant, in the group or not, until none is left."""
         give_up_at = time.monotonic() + KILL_SECONDS
         self._reap()
@@ -134,7 +115,7 @@ class Supervisor:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                if self.command is not None and pid == self.command.pid:
+                if pid == self.command:
                     self.code = os.waitstatus_to_exitcode(status)
         except ChildProcessError:
             self.alone = True
@@ -151,9 +132,54 @@ def _wake_on_signals() -> socket.socket:
     return woken
 
 
-def _before_exec(libc: Any, limits: dict[str, int | None]) -> Callable[[], None]:
-    """What the command's process does before it becomes the command."""
+def _fork(control: socket.socket, tell: socket.socket, libc: Any) -> int:
+    """The process that waits for a job and becomes its command, or says why it can't."""
     supervisor = os.getpid()
+    if command := os.fork():
+        return command
+    try:
+        signal.set_wakeup_fd(-1)
+        if libc is not None:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == supervisor:
+            _wait_for_job(control, tell)
+    finally:
+        os._exit(1)
+
+
+def _wait_for_job(control: socket.socket, tell: socket.socket) -> None:
+    # Python ignores them, and what is ignored stays so.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    descriptors = socket.recv_fds(control, 1, MOST_DESCRIPTORS)[1]
+    line = control.makefile("rb").readline()
+    if line:
+        job = json.loads(line)
+        socket.send_fds(tell, [b"*"], descriptors[3:])
+        tell.sendall(json.dumps(job["grace_seconds"]).encode() + b"\n")
+        for stream, descriptor in enumerate(descriptors[:3]):
+            os.dup2(descriptor, stream)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        tell.sendall(json.dumps(_become_the_command(job)).encode() + b"\n")
+
+
+def _become_the_command(job: dict[str, Any]) -> dict[str, object]:
+    """Does not return, unless to say what went wrong."""
+    file = None
+    try:
+        _limit(job["limits"])
+        file = job["cwd"]
+        os.chdir(file)
+        file = job["argv"][0]
+        os.execvpe(file, job["argv"], job["environment"])
+    except OSError as error:
+        return {"errno": error.errno, "file": file, "error": error.strerror}
+    except ValueError as error:
+        return {"errno": None, "file": None, "error": str(error)}
+
+
+def _limit(limits: dict[str, int | None]) -> None:
     kinds = {
         # Not the address space: some runtimes reserve a hundred times what they use.
         "memory_bytes": resource.RLIMIT_DATA,
@@ -161,18 +187,10 @@ def _before_exec(libc: Any, limits: dict[str, int | None]) -> Callable[[], None]
         "file_bytes": resource.RLIMIT_FSIZE,
         "processes": resource.RLIMIT_NPROC,
     }
-
-    def prepare() -> None:
-        if libc is not None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != supervisor:
-                os.kill(os.getpid(), signal.SIGKILL)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        for name, kind in kinds.items():
-            if (value := limits.get(name)) is not None:
-                _lower(kind, value)
-
-    return prepare
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name, kind in kinds.items():
+        if (value := limits.get(name)) is not None:
+            _lower(kind, value)
 
 
 def _lower(kind: int, value: int) -> None:
