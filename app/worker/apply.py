@@ -327,7 +327,8 @@ async def _save_all(conn: Connection, changes: Sequence[_Change]) -> None:
     if again := [of for of, it in saved if it.anew and it.before is not None]:
         await sessions.forget_conversations(conn, again)
         await outbox.take_back(conn, again)
-    await sessions.remark(conn, [(of, remark) for of, it in saved for remark in it.remarks])
+    if remarks := [(of, remark) for of, it in saved for remark in it.remarks]:
+        await sessions.remark(conn, remarks)
     told = [
         sessions.Told(of, move, status, event_id, step.reason)
         for of, it in saved
