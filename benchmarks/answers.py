@@ -4,6 +4,7 @@ import asyncio
 import statistics
 import time
 from collections import deque
+from itertools import islice
 
 import uvloop
 
@@ -72,57 +73,66 @@ def half_load(bench: Bench) -> None:
         bench.figures.stay("ack_p99_half_load", ratio, most=LONGEST_RATIO, unit="× p50")
 
 
-class _Sender(asyncio.Protocol):
-    """One connection: what is due is sent at once, or when the answer before it is there."""
+class _Load:
+    """Requests over connections that are kept open, each over the first that is free."""
 
-    def __init__(self, times: list[float]) -> None:
-        self.times = times
-        self.due: deque[tuple[float, bytes]] = deque()
-        self.sent_due: float | None = None
+    def __init__(self) -> None:
+        #: Answer times in seconds.
+        self.times: list[float] = []
+        self.free: list[_Sender] = []
+        self.waiting: deque[tuple[float, bytes]] = deque()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self.transport = transport
+    async def connect(self, port: int, count: int) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(count):
+            await loop.create_connection(lambda: _Sender(self), "127.0.0.1", port)
 
     def offer(self, due: float, request: bytes) -> None:
-        self.due.append((due, request))
-        self._send()
+        """Sends it now or as soon as a connection is free; its time counts from when it was due."""
+        if self.free:
+            self.free.pop().send(due, request)
+        else:
+            self.waiting.append((due, request))
 
-    def _send(self) -> None:
-        if self.sent_due is None and self.due:
-            self.sent_due, request = self.due.popleft()
-            self.transport.write(request)
+
+class _Sender(asyncio.Protocol):
+    def __init__(self, load: _Load) -> None:
+        self._load = load
+        self._due = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self._load.free.append(self)
+
+    def send(self, due: float, request: bytes) -> None:
+        self._due = due
+        self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
         assert data.startswith(b"HTTP/1.1 200"), data[:40]
-        assert self.sent_due is not None
-        self.times.append(time.monotonic() - self.sent_due)
-        self.sent_due = None
-        self._send()
+        self._load.times.append(time.monotonic() - self._due)
+        if self._load.waiting:
+            self.send(*self._load.waiting.popleft())
+        else:
+            self._load.free.append(self)
 
 
 async def _open_loop(
     server: Server, requests: Requests, per_second: float, seconds: float
 ) -> list[float]:
-    """All answer times, sorted, in seconds."""
-    times: list[float] = []
-    loop = asyncio.get_running_loop()
-    senders = [
-        (await loop.create_connection(lambda: _Sender(times), "127.0.0.1", server.port))[1]
-        for _ in range(CONNECTIONS * 2)
-    ]
-    count, start = min(int(per_second * seconds), requests.count), time.monotonic()
-    for number, request in zip(range(count), requests, strict=False):
+    """All answer times, sorted, in seconds. What is due is sent every millisecond."""
+    load = _Load()
+    await load.connect(server.port, CONNECTIONS * 2)
+    ready = list(islice(requests, int(per_second * seconds)))
+    start = time.monotonic()
+    for number, request in enumerate(ready):
         due = start + number / per_second
-        while (early := due - time.monotonic()) > 0:
-            await asyncio.sleep(early)
-        senders[number % len(senders)].offer(due, request)
-        if number % 8 == 0:
-            await asyncio.sleep(0)
-    while len(times) < count:
+        while time.monotonic() < due:
+            await asyncio.sleep(0.001)
+        load.offer(due, request)
+    while len(load.times) < len(ready):
         await asyncio.sleep(0.01)
-    for sender in senders:
-        sender.transport.close()
-    return sorted(times)
+    return sorted(load.times)
 
 
 def memory(bench: Bench) -> None:
@@ -161,12 +171,10 @@ NOT_YET_RELEASED = "select 1 - least(count(*), 1) from timeline where move = 're
 
 async def _copies(server: Server, request: bytes, count: int) -> float:
     """Sends one request so often; how long that took, in seconds."""
-    times: list[float] = []
-    loop, start = asyncio.get_running_loop(), time.monotonic()
-    for number in range(HERD_CONNECTIONS):
-        _, sender = await loop.create_connection(lambda: _Sender(times), "127.0.0.1", server.port)
-        for _ in range(number, count, HERD_CONNECTIONS):
-            sender.offer(start, request)
-    while len(times) < count:
+    load, start = _Load(), time.monotonic()
+    await load.connect(server.port, HERD_CONNECTIONS)
+    for _ in range(count):
+        load.offer(start, request)
+    while len(load.times) < count:
         await asyncio.sleep(0.001)
     return time.monotonic() - start
