@@ -38,17 +38,37 @@ SESSIONS = """
     select 'shortcut', number, 'A story', $2, now(), now()
       from generate_series(1, $1::bigint) as number
 """
-TABLE = """
-    create table two_updates as
-    select id, null::text as owner, null::timestamptz as until, 0 as n
-      from generate_series(1, 100000) as id
+#: More than pgbench changes in a run; each of its clients has its own share.
+REFERENCE_ROWS = 40_000
+NEXT_ID = """
+    \\set n :n + 1
+    \\set id :client_id * :share + :n
 """
-#: The same two changes of a row without anything around them.
+#: What `gate.claim_next` and `gate.complete` change in the same table; nothing told, kept or owed.
 TWO_UPDATES = """
-    \\set id random(1, 100000)
-    update two_updates set owner = 'w', until = now() + interval '1 minute', n = n + 1
+    update patch_sessions
+       set status = 'drafting', prior_status = status, claim_token = gen_random_uuid(),
+           claim_generation = claim_generation + 1, claimed_by = 'bench', claimed_at = now(),
+           claim_expires_at = now() + interval '1 minute',
+           phase_ends_at = now() + interval '1 minute', progressed_at = now(), updated_at = now()
+     where id = :id and status = 'clarified';
+    update patch_sessions
+       set status = 'drafted', prior_status = null, claim_token = null, claimed_by = null,
+           claimed_at = null, claim_expires_at = null, phase_ends_at = null, progressed_at = null,
+           updated_at = now(), attempts = 0, crashes = 0, last_error = null,
+           revision = revision + 1, cost_usd = cost_usd + 0
+     where id = :id and status = 'drafting';
+"""
+PLAIN = """
+    create table plain as
+    select id, null::text as owner, null::timestamptz as until, 0 as n
+      from generate_series(1, $1::bigint) as id
+"""
+#: The least that two UPDATEs can be: of a table with one index and no rule.
+PLAIN_UPDATES = """
+    update plain set owner = 'bench', until = now() + interval '1 minute', n = n + 1
      where id = :id and owner is null;
-    update two_updates set owner = null, until = null where id = :id and owner = 'w';
+    update plain set owner = null, until = null where id = :id and owner = 'bench';
 """
 
 
@@ -73,23 +93,33 @@ def _interpreted(bench: Bench, make: Make, count: int) -> float:
 
 
 def claims(bench: Bench) -> None:
-    """Claim and complete over CLIENTS connections, beside pgbench with two plain UPDATEs."""
-    script = bench.home / "two_updates.sql"
-    script.write_text(TWO_UPDATES)
-    mine, theirs = [], []
+    """Claim and complete over CLIENTS connections, beside pgbench with what they change."""
+    mine, theirs, plain = [], [], []
     for _ in range(bench.scale.rounds):
         with bench.database("claims") as dsn:
             sql(dsn, SESSIONS, bench.scale.claims, "clarified")
-            sql(dsn, TABLE)
-            sql(dsn, "alter table two_updates add primary key (id)")
             sql(dsn, "vacuum analyze")
             mine.append(bench.scale.claims / uvloop.run(_claim_all(dsn)))
-            theirs.append(pgbench(dsn, script, seconds=bench.scale.seconds))
-    ratio = bench.figures.add(
-        "claim_and_complete", "1/s", mine, reference="two_updates", beside=theirs
-    )
+        with bench.database("updates") as dsn:
+            sql(dsn, SESSIONS, REFERENCE_ROWS, "clarified")
+            sql(dsn, PLAIN, REFERENCE_ROWS)
+            sql(dsn, "alter table plain add primary key (id)")
+            sql(dsn, "vacuum analyze")
+            theirs.append(_updates(bench, dsn, TWO_UPDATES))
+            plain.append(_updates(bench, dsn, PLAIN_UPDATES))
+    name = "claim_and_complete"
+    ratio = bench.figures.add(name, "1/s", mine, reference="two_updates", beside=theirs)
     bench.figures.add("two_updates", "1/s", theirs)
+    bench.figures.add(f"{name}/plain", "1/s", mine, reference="plain_updates", beside=plain)
+    bench.figures.add("plain_updates", "1/s", plain)
     bench.figures.reach("claims_per_s", ratio, least=0.5, unit="×")
+
+
+def _updates(bench: Bench, dsn: str, script: str) -> float:
+    path = bench.home / "updates.sql"
+    path.write_text(NEXT_ID + script)
+    variables = ["n=0", f"share={REFERENCE_ROWS // CLIENTS}"]
+    return pgbench(dsn, path, seconds=bench.scale.seconds, variables=variables)
 
 
 async def _claim_all(dsn: str) -> float:
