@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from app.main import LAST_SECONDS
 from app.wake import Bell
 from app.worker.claims import Heart
 from app.worker.draft import END_PAUSE_SECONDS, Limits, Workshop
+from app.worker.engine import Engine
 from tests import shapes
 from tests.ladder import here
 from tests.locks import until
@@ -311,6 +313,54 @@ def has_text(path: Path) -> bool:
 def is_running(pid_file: Path) -> bool:
     """Whether the process that wrote its number there still lives."""
     return Path(f"/proc/{pid_file.read_text()}").exists()
+
+
+#: How many questions for sessions of this status wait for a lock.
+ASKING = """
+    select count(*) from pg_stat_activity
+     where datname = current_database() and wait_event_type = 'Lock'
+       and query like '%where status = ' || quote_literal($1) || '%skip locked%'
+"""
+
+
+def no_reconciler():
+    """Where nothing is applied, nothing is reconciled."""
+    raise AssertionError
+
+
+async def test_of_the_slots_that_are_idle_one_asks(ladder, connect, workshop):
+    """For all of them: whoever has got something lets the next one ask."""
+    for story in (1, 2, 3):
+        await ladder.clarified(story)
+    worker = workshop(FOR_EVER)
+    engine = Engine(
+        applier=partial(asyncio.sleep, 0),
+        reconciler=no_reconciler,
+        workshop=worker,
+        sender=None,
+        watches=(),
+        bell=worker.bell,
+        stopping=asyncio.Event(),
+        slots=3,
+        poll_seconds=60,
+    )
+
+    async def others_ask() -> bool:
+        return await ladder.conn.fetchval(ASKING, "opened") == 1
+
+    async with asyncio.TaskGroup() as tasks:
+        locker = await connect()
+        async with locker.transaction():
+            await locker.execute("lock table patch_sessions in access exclusive mode")
+            tasks.create_task(engine.run())
+            await until(others_ask)  # By then every slot would have asked: theirs come first.
+            assert await ladder.conn.fetchval(ASKING, "clarified") == 1
+
+        owned = "select count(*) = 3 from patch_sessions where status = 'drafting'"
+        await until(lambda: ladder.conn.fetchval(owned))
+        engine.stopping.set()
+        worker.cut_off.set()
+        worker.bell.ring()
 
 
 async def test_a_shutdown_gives_the_session_back(ladder, workshop):
