@@ -57,6 +57,9 @@ INDEXES_ONLY = {
     "jit": "off",
 }
 
+#: For asyncpg, how long a statement stays prepared: what happens rarely finds it ready, too.
+FOR_EVER = 0
+
 #: asyncpg asks the server what an array is, for each connection and type, by a statement of some
 #: ten milliseconds. They are asked for when the connection is made, not when an event is waiting.
 _ARRAYS = ("bigint", "boolean", "bytea", "int", "timestamptz", "uuid")
@@ -102,7 +105,7 @@ class Database:
             timeout=self.connect_timeout_seconds,
             command_timeout=self.command_timeout_seconds,
             statement_cache_size=self.statement_cache_size,
-            max_cached_statement_lifetime=0,
+            max_cached_statement_lifetime=FOR_EVER,
             server_settings=self._server_settings(purpose),
         )
 
@@ -113,11 +116,7 @@ class Database:
         return settings
 
     def pool(self, purpose: str, *, size: int | None = None) -> "Pool":
-        """A pool that is opened by `async with`; take from it with `take`.
-
-        Its connections and their statements stay, however rarely something happens: what happens
-        then finds them ready.
-        """
+        """A pool that is opened by `async with`; take from it with `take`."""
         return asyncpg.create_pool(
             self.dsn,
             connection_class=_Pooled,
@@ -126,8 +125,7 @@ class Database:
             timeout=self.connect_timeout_seconds,
             command_timeout=self.command_timeout_seconds,
             statement_cache_size=self.statement_cache_size,
-            max_cached_statement_lifetime=0,
-            max_inactive_connection_lifetime=0,
+            max_cached_statement_lifetime=FOR_EVER,
             init=_know_arrays,
             server_settings=self._server_settings(purpose),
         )
