@@ -443,17 +443,21 @@ async def test_loops_outlive_an_outage(ladder, proxy, database):
             ],
             bell=bell,
             stopping=stopping,
-            slots=1,
+            slots=3,
             poll_seconds=0.1,
         )
         with capture_logs() as lines:
             running = asyncio.create_task(engine.run())
 
             async def have_all_failed() -> bool:
-                return await asyncio.sleep(0, len(began(lines)) >= 7)
+                return await asyncio.sleep(0, len(said("outage.began", lines)) >= 7)
+
+            async def have_all_worked() -> bool:
+                return await asyncio.sleep(0, len(said("outage.ended", lines)) >= 7)
 
             await until(have_all_failed)
             proxy.accept()
+            await until(have_all_worked)  # Before there is anything to draft.
             await ladder.record(shapes.labelled(1))
             drafted = "select exists (select from patch_sessions where status = 'drafted')"
             await until(lambda: ladder.conn.fetchval(drafted))
@@ -461,7 +465,7 @@ async def test_loops_outlive_an_outage(ladder, proxy, database):
             bell.ring()
             await running
 
-    assert sorted(began(lines)) == [
+    loops = [
         "clarify_tick",
         "draft_tick",
         "expire_tick",
@@ -470,11 +474,13 @@ async def test_loops_outlive_an_outage(ladder, proxy, database):
         "tick",
         "tick",
     ]
+    assert said("outage.began", lines) == loops
+    assert said("outage.ended", lines) == loops
 
 
-def began(lines: list[Any]) -> list[str]:
-    """What was said to be away, once for each time that it was said."""
-    return [line["what"] for line in lines if line["event"] == "outage.began"]
+def said(event: str, lines: list[Any]) -> list[str]:
+    """Of what this was said, once for each time that it was said."""
+    return sorted(line["what"] for line in lines if line["event"] == event)
 
 
 # --- connections -----------------------------------------------------------------------------

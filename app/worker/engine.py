@@ -52,8 +52,9 @@ class Engine:
         ticks += self.watches
         async with asyncio.TaskGroup() as loops:
             turn, ring = asyncio.Lock(), self.bell.waiter(Ring.SESSION)
+            outage = Outage("draft_tick")
             for _ in range(self.slots):
-                loops.create_task(self._slot(turn, ring))
+                loops.create_task(self._slot(turn, ring, outage))
             loops.create_task(self._loop(self.workshop.clarify_tick, Ring.SESSION))
             for tick in ticks:
                 loops.create_task(self._loop(tick))
@@ -65,20 +66,21 @@ class Engine:
                 for tick in (applier.read_tick, self.reconciler().tick):
                     loops.create_task(self._loop(tick))
 
-    async def _slot(self, turn: asyncio.Lock, ring: asyncio.Event) -> None:
+    async def _slot(self, turn: asyncio.Lock, ring: asyncio.Event, outage: Outage) -> None:
         """Makes drafts, one at a time. Of the slots that are idle, one asks for all of them."""
-        outage = Outage("draft_tick")
         while not self.stopping.is_set():
             async with self._weathering(outage):
                 async with turn:
-                    won = await self._won(ring)
+                    won = await self._won(ring, outage)
                 if won is not None:
                     await self.workshop.work(won)
 
-    async def _won(self, ring: asyncio.Event) -> Won | None:
+    async def _won(self, ring: asyncio.Event, outage: Outage) -> Won | None:
         while not self.stopping.is_set():
             ring.clear()
-            if won := await self.workshop.claim(Phase.DRAFT):
+            won = await self.workshop.claim(Phase.DRAFT)
+            outage.worked()
+            if won is not None:
                 return won
             await self._rest(ring)
         return None
