@@ -1,6 +1,7 @@
 """The command drafter: how it is run, what is taken from it, and that it really ends."""
 
 import asyncio
+import errno
 import json
 import os
 import resource
@@ -168,6 +169,38 @@ async def test_arguments_that_no_process_takes_are_a_failure(bench):
     """They come from settings; the worker lives on."""
     assert "can't be started" in await failure(bench.drafter("echo", "a\0b"))
     assert "can't be started" in await failure(bench.drafter("echo", "x" * 300_000))
+
+
+async def test_limits_that_no_process_takes_are_a_failure(bench):
+    """A command that never began is not one that ended with a code."""
+    too_large, too_small = Limits(memory_bytes=2**64), Limits(memory_bytes=2**20)
+
+    assert "can't be started: true: " in await failure(bench.drafter("true", limits=too_large))
+    crowded = bench.drafter("true", *["x" * 100_000] * 9, limits=too_small)
+    assert "can't be started: true: MemoryError" in await failure(crowded)
+
+
+#: A supervisor on a machine that has no room for one more process.
+NO_ROOM = """
+import errno, os, runpy
+
+def fork():
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+os.fork = fork
+runpy.run_path({supervisor!r}, run_name="__main__")
+"""
+
+
+async def test_no_room_for_the_command_s_process_is_told(bench, tmp_path, monkeypatch):
+    """Rather than that it was killed."""
+    crowded = tmp_path / "crowded.py"
+    crowded.write_text(NO_ROOM.format(supervisor=process.SUPERVISOR))
+    monkeypatch.setattr(process, "SUPERVISOR", str(crowded))
+
+    more_than_a_socket_holds = ["x" * 100_000] * 9
+    said = await failure(bench.drafter("true", *more_than_a_socket_holds))
+    assert said == f"command can't be started: true: {os.strerror(errno.EAGAIN)}"
 
 
 # --- what it is given ------------------------------------------------------------------------

@@ -219,6 +219,8 @@ class _Tree:
         said = bytearray()
         with suppress(ConnectionError):
             await loop.sock_sendall(self.control, json.dumps(job).encode() + b"\n")
+        # A supervisor that took no job may have said why.
+        with suppress(ConnectionError):
             while data := await loop.sock_recv(self.control, READ_BYTES):
                 begun()
                 said += data

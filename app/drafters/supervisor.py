@@ -47,20 +47,15 @@ def main() -> None:
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     woken = _wake_on_signals()
     ours, theirs = socket.socketpair()
-    supervisor = Supervisor(control, woken, _fork(control, theirs, libc))
-    theirs.close()
-    failed = b""
-    # What is to be held open is, by being received.
-    if socket.recv_fds(ours, 1, MOST_DESCRIPTORS)[0]:
-        said = ours.makefile("rb")
-        grace_seconds = json.loads(said.readline() or b"0")
-        # It says nothing, and closes its end, by becoming the command.
-        failed = said.readline()
-        if not failed:
-            supervisor.watch(grace_seconds)
-    supervisor.kill()
+    try:
+        command = _fork(control, theirs, libc)
+    except OSError as error:
+        outcome = _no_start(error, None)
+    else:
+        theirs.close()
+        outcome = Supervisor(control, woken, command).run(ours)
     with suppress(OSError):
-        control.sendall(failed or json.dumps({"code": supervisor.code}).encode() + b"\n")
+        control.sendall(_line(outcome))
     # Whatever there is in the group, in one stroke, and the supervisor with it.
     os.killpg(0, signal.SIGKILL)
 
@@ -75,7 +70,21 @@ class Supervisor:
         self.code: int | None = None
         self.alone = False
 
-    def watch(self, grace_seconds: float) -> None:
+    def run(self, told: socket.socket) -> dict[str, object]:
+        """From what its process is told of the job to the end of all of it."""
+        failed = b""
+        # What is to be held open is, by being received.
+        if socket.recv_fds(told, 1, MOST_DESCRIPTORS)[0]:
+            said = told.makefile("rb")
+            grace_seconds = json.loads(said.readline() or b"0")
+            # It says nothing, and closes its end, by becoming the command.
+            failed = said.readline()
+            if not failed:
+                self._watch(grace_seconds)
+        self._kill()
+        return json.loads(failed) if failed else {"code": self.code}
+
+    def _watch(self, grace_seconds: float) -> None:
         """Until the command ends, or the worker says stop, or is no more."""
         with suppress(OSError):
             self.control.sendall(b"\n")
@@ -91,7 +100,7 @@ class Supervisor:
         while not self.alone and (left := give_up_at - time.monotonic()) > 0:
             self._wait(left)
 
-    def kill(self) -> None:
+    def _kill(self) -> None:
         """SIGKILL to every descendant, in the group or not, until none is left."""
         give_up_at = time.monotonic() + KILL_SECONDS
         self._reap()
@@ -156,12 +165,12 @@ def _wait_for_job(control: socket.socket, tell: socket.socket) -> None:
     if line:
         job = json.loads(line)
         socket.send_fds(tell, [b"*"], descriptors[3:])
-        tell.sendall(json.dumps(job["grace_seconds"]).encode() + b"\n")
+        tell.sendall(_line(job["grace_seconds"]))
         for stream, descriptor in enumerate(descriptors[:3]):
             os.dup2(descriptor, stream)
         for descriptor in descriptors:
             os.close(descriptor)
-        tell.sendall(json.dumps(_become_the_command(job)).encode() + b"\n")
+        tell.sendall(_line(_become_the_command(job)))
 
 
 def _become_the_command(job: dict[str, Any]) -> dict[str, object]:
@@ -174,9 +183,17 @@ def _become_the_command(job: dict[str, Any]) -> dict[str, object]:
         file = job["argv"][0]
         os.execvpe(file, job["argv"], job["environment"])
     except OSError as error:
-        return {"errno": error.errno, "file": file, "error": error.strerror}
-    except ValueError as error:
-        return {"errno": None, "file": None, "error": str(error)}
+        return _no_start(error, file)
+    except Exception as error:  # Whatever it is: unsaid, it would pass for the command's own end.
+        return {"errno": None, "file": None, "error": str(error) or type(error).__name__}
+
+
+def _no_start(error: OSError, file: str | None) -> dict[str, object]:
+    return {"errno": error.errno, "file": file, "error": error.strerror}
+
+
+def _line(said: object) -> bytes:
+    return json.dumps(said).encode() + b"\n"
 
 
 def _limit(limits: dict[str, int | None]) -> None:
