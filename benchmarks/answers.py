@@ -112,7 +112,7 @@ def _flushing(directory: Path) -> Iterator[list[float]]:
         thread.join()
 
 
-class _Load:
+class Load:
     """Requests over connections that are kept open, each over the first that is free."""
 
     def __init__(self) -> None:
@@ -120,6 +120,8 @@ class _Load:
         self.times: list[float] = []
         self.free: list[_Sender] = []
         self.waiting: deque[tuple[float, bytes]] = deque()
+        #: What came instead of an answer.
+        self.refused: str | None = None
 
     async def connect(self, port: int, count: int) -> None:
         loop = asyncio.get_running_loop()
@@ -133,9 +135,16 @@ class _Load:
         else:
             self.waiting.append((due, request))
 
+    async def answered(self, count: int) -> None:
+        """Waits for so many answers. Raises RuntimeError if one is none."""
+        while len(self.times) < count:
+            if self.refused is not None:
+                raise RuntimeError(f"refused: {self.refused}")
+            await asyncio.sleep(0.001)
+
 
 class _Sender(asyncio.Protocol):
-    def __init__(self, load: _Load) -> None:
+    def __init__(self, load: Load) -> None:
         self._load = load
         self._due = 0.0
 
@@ -148,19 +157,24 @@ class _Sender(asyncio.Protocol):
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        assert data.startswith(b"HTTP/1.1 200"), data[:40]
+        if not data.startswith(b"HTTP/1.1 200"):
+            self._load.refused = data.decode()
+            return
         self._load.times.append(time.monotonic() - self._due)
         if self._load.waiting:
             self.send(*self._load.waiting.popleft())
         else:
             self._load.free.append(self)
 
+    def connection_lost(self, error: Exception | None) -> None:
+        self._load.refused = self._load.refused or f"the connection ended: {error}"
+
 
 async def _open_loop(
     server: Server, requests: Requests, per_second: float, seconds: float
 ) -> list[float]:
     """All answer times in seconds. What is due is sent every millisecond."""
-    load = _Load()
+    load = Load()
     await load.connect(server.port, CONNECTIONS * 2)
     ready = list(islice(requests, int(per_second * seconds)))
     start = time.monotonic()
@@ -169,8 +183,7 @@ async def _open_loop(
         while time.monotonic() < due:
             await asyncio.sleep(0.001)
         load.offer(due, request)
-    while len(load.times) < len(ready):
-        await asyncio.sleep(0.01)
+    await load.answered(len(ready))
     return load.times
 
 
@@ -210,10 +223,9 @@ NOT_YET_RELEASED = "select 1 - least(count(*), 1) from timeline where move = 're
 
 async def _copies(server: Server, request: bytes, count: int) -> float:
     """Sends one request so often; how long that took, in seconds."""
-    load, start = _Load(), time.monotonic()
+    load, start = Load(), time.monotonic()
     await load.connect(server.port, HERD_CONNECTIONS)
     for _ in range(count):
         load.offer(start, request)
-    while len(load.times) < count:
-        await asyncio.sleep(0.001)
+    await load.answered(count)
     return time.monotonic() - start

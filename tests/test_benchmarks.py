@@ -1,5 +1,6 @@
 """The benchmarks measure what they say, and the documents show what was measured."""
 
+import asyncio
 import json
 import random
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from app.shortcut import envelope
 from app.shortcut.signature import SIGNATURE_HEADER, verify
 from benchmarks import payloads, report
+from benchmarks.answers import Load
 from benchmarks.figures import Figures
 from benchmarks.payloads import BODY_BYTES, SECRET
 
@@ -82,3 +84,21 @@ def test_a_target_is_met_on_its_own_side():
         figures.stay("most", value, most=2)
 
     assert [target.met for target in figures.targets] == [False, True, True, True, True, False]
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", b""])
+async def test_what_is_refused_is_no_answer_time(answer):
+    """It ends the measurement, rather than being waited for."""
+
+    async def refuse(reader, writer):
+        await reader.read(1)
+        writer.write(answer)
+        writer.close()
+
+    load = Load()
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        await load.connect(server.sockets[0].getsockname()[1], 1)
+        load.offer(0.0, b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises(RuntimeError, match="refused"):
+            await load.answered(1)
+    assert not load.times
