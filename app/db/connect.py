@@ -61,7 +61,8 @@ INDEXES_ONLY = {
 FOR_EVER = 0
 
 #: asyncpg asks the server what an array is, for each connection and type, by a statement of some
-#: ten milliseconds. They are asked for when the connection is made, not when an event is waiting.
+#: ten milliseconds. They are asked for when the connection is made, not when an event is waiting;
+#: but not through a pooler, which may have no server to ask while it gives a connection.
 _ARRAYS = ("bigint", "boolean", "bytea", "int", "timestamptz", "uuid")
 _KNOW_ARRAYS = "select " + ", ".join(f"${n}::{of}[]" for n, of in enumerate(_ARRAYS, 1))
 
@@ -126,7 +127,7 @@ class Database:
             command_timeout=self.command_timeout_seconds,
             statement_cache_size=self.statement_cache_size,
             max_cached_statement_lifetime=FOR_EVER,
-            init=_know_arrays,
+            init=_know_arrays if self.statement_cache_size else None,
             server_settings=self._server_settings(purpose),
         )
 
