@@ -7,6 +7,8 @@ import statistics
 import subprocess
 import time
 from datetime import timedelta
+from http import HTTPStatus
+from http.client import HTTPResponse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
@@ -240,9 +242,11 @@ def _starts(port: int, requests: Requests, started: Path) -> list[float]:
         for number, request in enumerate(requests):
             sent = time.time_ns()
             conn.sendall(request)
-            answer = conn.recv(65536)
-            if not answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 202")):
-                raise RuntimeError(f"refused: {answer.decode()}")
+            with HTTPResponse(conn) as answer:
+                answer.begin()
+                said = answer.read()
+            if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+                raise RuntimeError(f"refused: {said.decode()}")
             times.append((_line(started, number) - sent) / 1e6)
             time.sleep(IDLE_SECONDS)
     return times
