@@ -497,6 +497,21 @@ async def test_who_waits_for_a_job_ends_with_its_worker(tmp_path):
         await waiting.process.wait()
 
 
+def children_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+
+
+async def test_a_process_that_stands_still_while_it_waits_ends_with_its_worker(tmp_path):
+    """It can't see the end of the control socket, and need not."""
+    async with process.Spares(1) as spares:
+        (waiting,) = spares.ready
+        await until(lambda: asyncio.sleep(0, bool(children_of(waiting.process.pid))))
+        os.kill(int(children_of(waiting.process.pid)), signal.SIGSTOP)
+        waiting.control.close()
+
+        await asyncio.wait_for(waiting.process.wait(), 10)
+
+
 async def test_the_event_loop_of_the_service_will_do(bench):
     """The same on uvloop."""
     worker = await asyncio.create_subprocess_exec(

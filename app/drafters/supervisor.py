@@ -74,7 +74,7 @@ class Supervisor:
         """From what its process is told of the job to the end of all of it."""
         failed = b""
         # What is to be held open is, by being received.
-        if socket.recv_fds(told, 1, MOST_DESCRIPTORS)[0]:
+        if self._hears(told) and socket.recv_fds(told, 1, MOST_DESCRIPTORS)[0]:
             said = told.makefile("rb")
             grace_seconds = json.loads(said.readline() or b"0")
             # It says nothing, and closes its end, by becoming the command.
@@ -83,6 +83,13 @@ class Supervisor:
                 self._watch(grace_seconds)
         self._kill()
         return json.loads(failed) if failed else {"code": self.code}
+
+    def _hears(self, told: socket.socket) -> bool:
+        """Waits for either; False: the worker is no more, and its process has taken no job."""
+        waiting = select.poll()
+        waiting.register(told, select.POLLIN)
+        waiting.register(self.control, 0)  # For its end alone: what it brings is not for us.
+        return any(ready == told.fileno() for ready, _ in waiting.poll())
 
     def _watch(self, grace_seconds: float) -> None:
         """Until the command ends, or the worker says stop, or is no more."""
