@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -424,7 +425,7 @@ async def test_cancelled_work_is_done_once(bench, ladder, workshop):
 
     async def arrange() -> Make:
         await ladder.clarified()
-        return workshop.draft_tick
+        return partial(workshop.tick, Phase.DRAFT)
 
     async def check() -> None:
         assert workshop.held == {}

@@ -121,7 +121,7 @@ async def test_a_story_that_lacks_something_is_asked_about(asking, worker):
     assert await status(asking) == "clarifying"
     (text,) = await questions(asking)
     assert "1. The story has no description." in text
-    assert not await worker.draft_tick()
+    assert not await worker.tick(Phase.DRAFT)
 
 
 async def test_a_story_that_lacks_nothing_is_drafted(asking, worker):
@@ -131,7 +131,7 @@ async def test_a_story_that_lacks_nothing_is_drafted(asking, worker):
     )
 
     assert await worker.clarify_tick()
-    assert await worker.draft_tick()
+    assert await worker.tick(Phase.DRAFT)
 
     assert await status(asking) == "drafted"
     assert await questions(asking) == []
@@ -297,12 +297,12 @@ async def test_a_drafter_s_question_is_answered_in_the_same_way(asking, worker):
     )
     asker = replace(worker, drafter=by(worker, asks_once))
     await asker.clarify_tick()
-    await asker.draft_tick()
+    await asker.tick(Phase.DRAFT)
     assert await status(asking) == "clarifying"
 
     await asking.deliver(shapes.commented(1, minute=2, text="CSV.", comment=7))
     await asker.clarify_tick()
-    await asker.draft_tick()
+    await asker.tick(Phase.DRAFT)
 
     assert await status(asking) == "drafted"
     assert len(await questions(asking)) == 1

@@ -14,7 +14,7 @@ import pytest
 from app import words
 from app.clarify import Rule
 from app.db.connect import Database, Pool, take
-from app.machine import Status
+from app.machine import Phase, Status
 from app.shortcut.agent import AgentClient
 from app.shortcut.client import ShortcutClient
 from app.shortcut.signature import sign
@@ -175,7 +175,12 @@ async def born(ladder: Ladder, database: Database, pool, tmp_path) -> Born:
                 door=service.client,
                 story=story.id,
                 ladder=replace(ladder, applier=applier),
-                ticks=(worker.clarify_tick, worker.draft_tick, sender.tick, sender.tell_tick),
+                ticks=(
+                    worker.clarify_tick,
+                    partial(worker.tick, Phase.DRAFT),
+                    sender.tick,
+                    sender.tell_tick,
+                ),
                 reconciler=Reconciler(
                     take=partial(take, pool),
                     workspaces=applier.workspaces,

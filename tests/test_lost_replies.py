@@ -308,7 +308,7 @@ async def test_work_whose_ending_is_not_answered_ends_as_if_it_were(
     caught = proxy.lose_reply("with ended") if way == "reply" else proxy.lose_request("with ended")
 
     async with workshop(far, drafter, **limits) as worker:
-        assert await worker.draft_tick()
+        assert await worker.tick(Phase.DRAFT)
 
     row = await ladder.session()
     assert caught.seen.is_set()
@@ -324,7 +324,7 @@ async def test_work_whose_every_answer_is_lost_once_is_done_once(ladder, proxy, 
     proxy.lose_reply("with ended")
 
     async with workshop(far, drafter) as worker:
-        await worker.draft_tick()
+        await worker.tick(Phase.DRAFT)
 
     assert drafter.runs == 1
     assert await counts(ladder) == (1, 1, 0)
@@ -339,7 +339,7 @@ async def test_a_completion_that_is_under_way_twice_is_no_late_result(ladder, pr
     ending = proxy.catch_request("with ended")
 
     async with workshop(replace(far, command_timeout_seconds=20), Drafts()) as worker:
-        working = asyncio.create_task(worker.draft_tick())
+        working = asyncio.create_task(worker.tick(Phase.DRAFT))
         await ending.seen.wait()
         async with locker.transaction():
             await locker.execute("select from patch_sessions for update")
@@ -360,7 +360,7 @@ async def test_an_ending_is_tried_for_as_long_as_the_claim_lives(ladder, proxy, 
 
     async with far.pool("endings") as away, workshop(database, Drafts(), lease=lease) as worker:
         worker = replace(worker, endings=away)
-        working = asyncio.create_task(worker.draft_tick())
+        working = asyncio.create_task(worker.tick(Phase.DRAFT))
         await ending.seen.wait()
         proxy.refuse()
         ending.lose()
@@ -390,7 +390,7 @@ async def test_an_outage_of_the_database_is_no_crash(ladder, proxy, far):
     await ladder.clarified()
     drafter = Waits()
     async with workshop(far, drafter, lease=timedelta(seconds=1.5)) as worker:
-        working = asyncio.create_task(worker.draft_tick())
+        working = asyncio.create_task(worker.tick(Phase.DRAFT))
         await drafter.begun.wait()
         with capture_logs() as lines:
             proxy.refuse()
@@ -627,7 +627,7 @@ async def test_a_late_server_is_only_late(ladder, proxy, far):
     proxy.delay(0.01)
 
     async with workshop(far, Drafts()) as worker:
-        assert await worker.draft_tick()
+        assert await worker.tick(Phase.DRAFT)
 
     assert await counts(ladder) == (1, 1, 0)
 

@@ -253,7 +253,7 @@ async def test_a_server_that_serialises_by_default_changes_nothing(ladder, conn,
     await ladder.clarified()
     other, drafter = await connect(), Waits()
     async with workshop(database, drafter) as worker:
-        working = asyncio.create_task(worker.draft_tick())
+        working = asyncio.create_task(worker.tick(Phase.DRAFT))
         await drafter.begun.wait()
         async with other.transaction():
             await other.execute("update patch_sessions set updated_at = updated_at")
@@ -272,7 +272,7 @@ async def test_a_completion_that_loses_a_deadlock_is_carried_out_later(ladder, c
     await other.execute("set deadlock_timeout = '1min'")
     drafter = Waits()
     async with workshop(database, drafter) as worker:
-        working = asyncio.create_task(worker.draft_tick())
+        working = asyncio.create_task(worker.tick(Phase.DRAFT))
         await drafter.begun.wait()
         circle = other.transaction()
         await circle.start()
@@ -328,7 +328,7 @@ async def test_a_worker_completes_while_every_work_connection_is_taken(ladder, d
     await ladder.clarified()
     drafter = Waits()
     async with workshop(database, drafter) as worker:
-        working = asyncio.create_task(worker.draft_tick())
+        working = asyncio.create_task(worker.tick(Phase.DRAFT))
         await drafter.begun.wait()
         taken = [await worker.pool.acquire() for _ in range(database.pool_size)]
 
@@ -349,12 +349,12 @@ async def test_two_attempts_of_one_worker_are_kept_apart(ladder, database):
     old, new = Waits(), Waits()
     async with workshop(database, old) as worker:
         second = replace(worker, drafter=new)
-        first_tick = asyncio.create_task(worker.draft_tick())
+        first_tick = asyncio.create_task(worker.tick(Phase.DRAFT))
         await old.begun.wait()
         await sessions.take_away(ladder.conn, (await ladder.session())["id"], actor="operator")
         # The old attempt takes longer than its lease to hear of it.
         await ladder.stop_waiting()
-        second_tick = asyncio.create_task(second.draft_tick())
+        second_tick = asyncio.create_task(second.tick(Phase.DRAFT))
         await new.begun.wait()
 
         old.go_on.set()
@@ -372,7 +372,7 @@ async def test_a_cut_connection_in_the_middle_of_a_draft_costs_nothing(ladder, p
     await ladder.clarified()
     drafter = Waits()
     async with workshop(proxy.through(database), drafter) as worker:
-        working = asyncio.create_task(worker.draft_tick())
+        working = asyncio.create_task(worker.tick(Phase.DRAFT))
         await drafter.begun.wait()
 
         proxy.refuse()
@@ -391,13 +391,13 @@ async def test_restarts_of_workers_cost_no_attempt(ladder, database):
     for _ in range(5):
         drafter = Waits()
         async with workshop(database, drafter) as worker:
-            working = asyncio.create_task(worker.draft_tick())
+            working = asyncio.create_task(worker.tick(Phase.DRAFT))
             await drafter.begun.wait()
             worker.cut_off.set()
             await working
 
     async with workshop(database, Drafts()) as worker:
-        await worker.draft_tick()
+        await worker.tick(Phase.DRAFT)
 
     row = await ladder.session()
     assert (row["attempts"], row["crashes"], row["interruptions"]) == (0, 0, 5)

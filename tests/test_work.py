@@ -14,6 +14,7 @@ import pytest
 from app.db import sessions
 from app.db.connect import Database
 from app.drafters.command import CommandDrafter
+from app.machine import Phase
 from app.main import LAST_SECONDS
 from app.wake import Bell
 from app.worker.claims import Heart
@@ -95,7 +96,7 @@ class Breaks:
 @asynccontextmanager
 async def drafting(workshop: Workshop, ladder):
     """A worker in the middle of a draft."""
-    task = asyncio.create_task(workshop.draft_tick())
+    task = asyncio.create_task(workshop.tick(Phase.DRAFT))
     owned = "select exists (select from patch_sessions where status = 'drafting')"
     await until(lambda: ladder.conn.fetchval(owned))
     yield task
@@ -109,7 +110,7 @@ async def test_a_ready_session_is_drafted(ladder, workshop):
     """The drafter's patch is stored and handed to the outbox, and the session is drafted."""
     await ladder.clarified()
 
-    assert await workshop(GOOD).draft_tick()
+    assert await workshop(GOOD).tick(Phase.DRAFT)
 
     assert (await ladder.session())["status"] == "drafted"
     draft = await ladder.conn.fetchrow("select summary, patch from drafts")
@@ -134,7 +135,7 @@ async def test_a_drafter_that_runs_holds_up_no_delivery(database, ladder, worksh
 
 async def test_nothing_ready_is_no_work(ladder, workshop):
     """Without a ready session a worker has nothing to do."""
-    assert not await workshop(GOOD).draft_tick()
+    assert not await workshop(GOOD).tick(Phase.DRAFT)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ async def test_a_drafter_that_fails_restores_the_prior_status(ladder, workshop, 
     """The session is clarified again, with its error, its attempt and its next time."""
     await ladder.clarified()
 
-    await workshop(drafter).draft_tick()
+    await workshop(drafter).tick(Phase.DRAFT)
 
     row = await ladder.session()
     assert (row["status"], row["attempts"], row["crashes"]) == ("clarified", 1, 0)
@@ -165,7 +166,7 @@ async def test_a_drafter_that_takes_too_long_restores_the_prior_status(ladder, w
     """A drafter over its time is ended, and the session is clarified again."""
     await ladder.clarified()
 
-    await workshop(command(FOR_EVER, tmp_path, timeout_seconds=0.5)).draft_tick()
+    await workshop(command(FOR_EVER, tmp_path, timeout_seconds=0.5)).tick(Phase.DRAFT)
 
     row = await ladder.session()
     assert (row["status"], row["attempts"]) == ("clarified", 1)
@@ -177,7 +178,7 @@ async def test_the_failure_path_can_not_fail_on_text(ladder, workshop):
     await ladder.clarified()
     noise = "import os; os.write(2, b'a\\0b\\xff\\xed\\xa0\\x80' + b'x' * 3_000_000); os._exit(3)"
 
-    await workshop(noise).draft_tick()
+    await workshop(noise).tick(Phase.DRAFT)
 
     row = await ladder.session()
     assert (row["status"], row["attempts"]) == ("clarified", 1)
@@ -191,7 +192,7 @@ async def test_after_the_last_attempt_the_session_is_failed(ladder, workshop):
 
     for _ in range(LIMITS.max_attempts):
         await ladder.due()
-        assert await worker.draft_tick()
+        assert await worker.tick(Phase.DRAFT)
 
     row = await ladder.session()
     assert (row["status"], row["attempts"]) == ("failed", 3)
@@ -203,7 +204,7 @@ async def test_after_the_last_attempt_the_session_is_failed(ladder, workshop):
 async def test_a_drafter_may_ask_first(ladder, workshop):
     """Questions are put to the story, and an answer brings the session back to be drafted."""
     await ladder.clarified()
-    await workshop(ASKS).draft_tick()
+    await workshop(ASKS).tick(Phase.DRAFT)
     assert (await ladder.session())["status"] == "clarifying"
     assert "1. Which format?" in await ladder.conn.fetchval("select text from outbox")
 
@@ -218,10 +219,10 @@ async def test_feedback_makes_a_second_revision(ladder, workshop):
     """`/revise` has a drafted session drafted again, and both drafts are kept."""
     await ladder.clarified()
     worker = workshop(GOOD)
-    await worker.draft_tick()
+    await worker.tick(Phase.DRAFT)
 
     await ladder.deliver(shapes.commented(1, minute=9, text="/revise Shorter.", comment=7))
-    await worker.draft_tick()
+    await worker.tick(Phase.DRAFT)
 
     revisions = await ladder.conn.fetch("select revision from drafts order by revision")
     assert [row["revision"] for row in revisions] == [1, 2]
@@ -239,7 +240,7 @@ async def test_a_worker_whose_claim_was_reassigned_can_not_complete(ladder, work
         await ladder.lapse()
         assert await workshop(GOOD, name="expirer").expire_tick()
         await ladder.due()
-        assert await workshop(GOOD, name="new").draft_tick()
+        assert await workshop(GOOD, name="new").tick(Phase.DRAFT)
         go_on.touch()
 
     row = await ladder.session()
@@ -280,11 +281,11 @@ async def test_nobody_begins_before_the_drafter_that_lost_its_claim_has_ended(
     async with drafting(worker, ladder):
         await until(lambda: asyncio.to_thread(has_text, pid_file))
         await sessions.take_away(ladder.conn, (await ladder.session())["id"], actor="operator")
-        assert not await other.draft_tick()
+        assert not await other.tick(Phase.DRAFT)
         await worker.watch_tick()
 
     assert not await asyncio.to_thread(is_running, pid_file)
-    assert await other.draft_tick()
+    assert await other.tick(Phase.DRAFT)
     assert (await ladder.session())["status"] == "drafted"
 
 
@@ -302,7 +303,7 @@ async def test_work_that_ends_by_itself_after_its_claim_was_taken_lets_others_be
         go_on.touch()
 
     assert await ladder.conn.fetchval("select count(*) from late_results") == 1
-    assert await workshop(GOOD, name="second").draft_tick()
+    assert await workshop(GOOD, name="second").tick(Phase.DRAFT)
 
 
 def has_text(path: Path) -> bool:
@@ -373,7 +374,7 @@ async def test_a_shutdown_gives_the_session_back(ladder, workshop):
 
     row = await ladder.session()
     assert (row["status"], row["attempts"], row["interruptions"]) == ("clarified", 0, 1)
-    assert await workshop(GOOD).draft_tick()
+    assert await workshop(GOOD).tick(Phase.DRAFT)
 
 
 def test_a_shutdown_outlasts_an_answer_that_is_lost(database):
@@ -426,7 +427,7 @@ async def test_a_phase_that_takes_too_long_is_a_failed_attempt(ladder, workshop,
     await ladder.clarified()
     never = replace(LIMITS, lease=timedelta(seconds=3), drafter_timeout=timedelta(0))
 
-    await workshop(Hangs(), limits=never).draft_tick()
+    await workshop(Hangs(), limits=never).tick(Phase.DRAFT)
 
     row = await ladder.session()
     assert (row["status"], row["attempts"], row["crashes"]) == ("clarified", 1, 0)
@@ -460,7 +461,7 @@ async def test_drafters_hear_what_was_said(ladder, workshop, tmp_path):
     seen = tmp_path / "seen.json"
     source = f"import sys; open({str(seen)!r}, 'w').write(sys.stdin.read()); {GOOD}"
 
-    await workshop(source).draft_tick()
+    await workshop(source).tick(Phase.DRAFT)
 
     request = await asyncio.to_thread(seen.read_text)
     assert "In euros." in request

@@ -128,11 +128,7 @@ class Workshop:
 
     async def clarify_tick(self) -> bool:
         """opened -> asking -> clarified or clarifying for the next session; True if any was."""
-        return await self._tick(Phase.CLARIFY)
-
-    async def draft_tick(self) -> bool:
-        """clarified -> drafting -> drafted for the next session; True if there was one."""
-        return await self._tick(Phase.DRAFT)
+        return await self.tick(Phase.CLARIFY)
 
     async def watch_tick(self) -> bool:
         """Ends work whose claim is gone, sooner than its next beat would find out."""
@@ -163,7 +159,8 @@ class Workshop:
             self.bell.ring()
         return bool(expired)
 
-    async def _tick(self, phase: Phase) -> bool:
+    async def tick(self, phase: Phase) -> bool:
+        """Claims the next session that is ready and does its work; True if there was one."""
         won = await self.claim(phase)
         if won is not None:
             await self.work(won)
