@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection as AlchemyConnection
 
 #: The revision that this version of the code needs.
-LATEST = "0011"
+LATEST = "0012"
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
 #: Any constant: all processes that migrate take the same advisory lock.
 LOCK = 0x0D4AF76A7E

@@ -865,6 +865,13 @@ MUTANTS = (
         tests="tests/test_apply.py all_its_tries",
     ),
     Mutant(
+        guard="a replay is not told of a session that is being deleted",
+        file=EVENTS,
+        old="               for key share\n",
+        new="",
+        tests=f"{OPERATE} being_deleted",
+    ),
+    Mutant(
         guard="a replay has all its tries",
         file=EVENTS,
         old="reason = null, attempts = 0, to_read",
@@ -1343,6 +1350,13 @@ MUTANTS = (
         old="session_id = session.id and status in ('pending', 'sending'))",
         new="false)",
         tests="tests/test_cli.py owed",
+    ),
+    Mutant(
+        guard="a session takes its timeline along",
+        file="migrations/versions/0012_timelines_without_a_key.py",
+        old="delete from timeline using gone where session_id = gone.id;",
+        new="",
+        tests="tests/test_cli.py at_rest",
     ),
     Mutant(
         guard="no time of receipt is to come",

@@ -249,6 +249,7 @@ async def test_what_is_old_and_at_rest_is_purged(draftgate, ladder, conn):
     left = await conn.fetch("select id from events order by id")
     assert [row["id"] for row in left] == [3, 5, 6]
     assert await conn.fetchval("select array_agg(sc_id) from patch_sessions") == [2]
+    assert await conn.fetchval("select array_agg(distinct session_id) from timeline") == [2]
 
 
 async def test_what_is_owed_is_not_purged(draftgate, ladder, conn):

@@ -115,6 +115,7 @@ async def claim_like(ladder: Ladder) -> Claim:
         description=None,
         revision=row["revision"],
         rounds=0,
+        discussed=False,
         attempt=1,
     )
 

@@ -12,7 +12,16 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.db import gate, hooks, installations, look, outbox, reconciliations, sessions
+from app.db import (
+    gate,
+    hooks,
+    installations,
+    look,
+    outbox,
+    reconciliations,
+    retention,
+    sessions,
+)
 from app.db.reconciliations import Mark
 from app.decide import Rules, decide
 from app.errors import SchemaError
@@ -251,6 +260,27 @@ async def test_a_workspace_that_was_reconciled_before_stays_so(empty):
     await migrate(empty)
 
     assert await reconciliations.mark(conn, "w") == Mark(through=through, looked_up_to=0)
+    await conn.close()
+
+
+async def test_a_session_of_before_takes_its_timeline_along(empty):
+    """What was told before goes with its session as what is told since, and nothing else does."""
+    await migrate_to("0011", empty)
+    conn = await asyncpg.connect(empty)
+    await conn.execute(
+        """
+        insert into patch_sessions (workspace, sc_id, status, decided_at, heard_at, updated_at)
+        values ('w', 1, 'closed', now(), now(), now() - interval '2 days'),
+               ('w', 2, 'closed', now(), now(), now());
+        insert into timeline (session_id, move, status, generation)
+        values (1, 'open', 'opened', 0), (2, 'open', 'opened', 0), (1, 'close', 'closed', 0)
+        """
+    )
+
+    await migrate(empty)
+
+    assert await retention.forget_sessions(conn, older_than=timedelta(days=1), limit=9) == 1
+    assert await conn.fetchval("select array_agg(session_id) from timeline") == [2]
     await conn.close()
 
 

@@ -164,6 +164,37 @@ async def test_two_requests_with_one_nonce_wait_for_each_other(ladder, conn, con
     assert len(await look.replays(conn, 1)) == 1
 
 
+async def test_nothing_is_told_of_a_session_that_is_being_deleted(ladder, conn, connect):
+    """A replay waits for the end of that, and leaves no timeline without a session."""
+    await ladder.clarified()
+    deleting, replaying = await connect(), await connect()
+
+    transaction = deleting.transaction()
+    await transaction.start()
+    await deleting.execute("delete from patch_sessions")
+    waiting = await blocked(conn, replaying, operate.replay(replaying, 1, actor=ME))
+    await transaction.commit()
+
+    assert await waiting is Replay.REPLAYED
+    assert await conn.fetchval("select count(*) from timeline") == 0
+
+
+async def test_a_session_that_is_deleted_takes_along_what_is_told_meanwhile(ladder, conn, connect):
+    """That a comment is sent again is told before the comment is gone, and goes with it."""
+    await ladder.in_status(Status.FAILED)
+    await conn.execute("update outbox set status = 'failed', last_error = 'no'")
+    deleting, resending = await connect(), await connect()
+
+    transaction = resending.transaction()
+    await transaction.start()
+    assert await operate.resend(resending, [1], actor=ME) == [1]
+    waiting = await blocked(conn, deleting, deleting.execute("delete from patch_sessions"))
+    await transaction.commit()
+    await waiting
+
+    assert await conn.fetchval("select count(*) from timeline") == 0
+
+
 async def test_what_is_pending_is_not_replayed(ladder, conn):
     """An event that waits is interpreted anyway; one that is not there is not replayed."""
     await ladder.record(shapes.labelled(1))

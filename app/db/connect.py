@@ -47,9 +47,11 @@ TRANSACTION_SECONDS = 60
 
 #: A plan is kept with its prepared statement, and one that was made when a table was empty would
 #: read all of it when it has grown, until an ANALYZE. Each of our statements has an index to go
-#: by, so they are planned as if tables were large. Making each plan anew is right as well, and
-#: doubles the time of a claim; without prepared statements, behind a pooler, that is done anyway.
-INDEXES_ONLY = {
+#: by, so they are planned as if tables were large, and once, for any values. Making each plan anew
+#: is right as well, and doubles the time of a claim; without prepared statements, behind a pooler,
+#: that is done anyway.
+PLANS = {
+    "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -113,7 +115,7 @@ class Database:
     def _server_settings(self, purpose: str) -> dict[str, str]:
         settings = {"application_name": f"draftgate {purpose}"}
         if self.statement_cache_size:
-            settings |= INDEXES_ONLY
+            settings |= PLANS
         return settings
 
     def pool(self, purpose: str, *, size: int | None = None) -> "Pool":

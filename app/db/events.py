@@ -190,7 +190,8 @@ async def read_anew(conn: Connection, event_id: int, delivery: Delivery) -> None
 async def replay(conn: Connection, event_id: int, *, nonce: str, actor: str) -> Replay | None:
     """Any finished event -> pending, to be interpreted again by this version of the code.
 
-    Told in the timelines of the sessions that it is about. None: there is no such event.
+    Told in the timelines of the sessions that it is about, unless they are being deleted. None:
+    there is no such event.
     """
     found: str | None = await conn.fetchval(
         """
@@ -213,6 +214,7 @@ async def replay(conn: Connection, event_id: int, *, nonce: str, actor: str) -> 
              where exists (select from replayed)
                and (workspace, sc_id) in (select workspace, sc_id from facts where event_id = $1)
              order by session.id
+               for key share
         )
         select case when exists (select from replayed) then 'replayed'
                     when exists (select from replays where event_id = $1 and nonce = $2)
