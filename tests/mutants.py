@@ -1128,8 +1128,8 @@ MUTANTS = (
     Mutant(
         guard="a muted story is sent nothing",
         file=OUTBOX,
-        old="where session.id = session_id and muted_at is not null))",
-        new="where session.id = session_id and muted_at is null and false))",
+        old="where session.id = session_id) is null)",
+        new="where session.id = session_id and false) is null)",
         tests="tests/test_loops.py goes_on",
     ),
     Mutant(

@@ -16,9 +16,8 @@ from app.machine import Status
 from app.model import EventStatus, OwedStatus
 from app.shortcut.values import story_number
 from tests import shapes
+from tests.crowd import BIG, MANY, MANY_EVENTS, crowd
 from tests.ladder import DRAFT, comment
-
-MANY = 20_000
 
 
 async def every_page(read, **wanted):
@@ -161,15 +160,6 @@ async def test_deliveries_are_counted_over_time(ladder, conn):
     assert told == [(0, 0, 0), (0, 0, 0), (1, 1, 0), (0, 0, 0), (0, 0, 1)]
 
 
-MANY_EVENTS = """
-    insert into events (source, dedupe_key, kind, body, status, reason, received_at)
-    select 'shortcut', gen_random_uuid(), 'v1', '{}',
-           case when n % 5000 = 0 then 'failed' else 'applied' end, 'so it is',
-           now() - ($1 - n) * interval '1 minute'
-      from generate_series(1, $1::int) as n
-"""
-
-
 async def test_many_deliveries_are_counted_by_some_of_them(conn):
     """Numbers are near the truth, and those of failures are the truth."""
     await conn.execute(MANY_EVENTS, MANY)
@@ -193,66 +183,10 @@ async def test_many_deliveries_are_counted_by_some_of_them(conn):
         assert abs(bucket.applied - applied) <= 4 * counted.every
 
 
-BIG = (
-    *("patch_sessions", "events", "facts", "outbox", "timeline"),
-    *("conversation", "drafts", "late_results", "replays"),
-)
-
-
 @pytest.fixture
 async def crowded(conn):
-    """Far more rows than one would read, as they look after a while."""
-    await conn.execute(
-        """
-        insert into patch_sessions (workspace, sc_id, title, status, decided_at, heard_at,
-                                    last_error, updated_at)
-        select 'shortcut', n, 'Export ' || n,
-               case when n % 5000 = 0 then 'failed' else 'drafted' end, now(), now(), 'it broke',
-               now() - n * interval '1 second'
-          from generate_series(1, $1::int) as n
-        """,
-        MANY,
-    )
-    await conn.execute(MANY_EVENTS, MANY)
-    await conn.execute(
-        """
-        insert into facts (event_id, position, dedupe_key, workspace, sc_id, occurred_at, kind)
-        select id, 0, dedupe_key, 'shortcut', id, received_at, 'touched' from events
-        """
-    )
-    await conn.execute(
-        """
-        insert into outbox (session_id, key, kind, text, status, last_error, sent_at)
-        select id, id::text, 'draft', '', case when id % 5000 = 0 then 'failed' else 'sent' end,
-               'it broke', case when id % 5000 <> 0 then now() end
-          from patch_sessions
-        """
-    )
-    await conn.execute(
-        """
-        insert into timeline (session_id, move, status, generation)
-        select id, 'open', 'opened', 0 from patch_sessions
-        """
-    )
-    await conn.execute(
-        """
-        insert into conversation (session_id, comment_id, text, said_at, as_of)
-        select id, id, 'words', now(), now() from patch_sessions
-        """
-    )
-    await conn.execute(
-        """
-        with made as (insert into drafts (session_id, revision, generation, summary, patch)
-                      select id, 1, 1, '', '' from patch_sessions returning session_id)
-        insert into late_results (session_id, generation, summary, patch)
-        select session_id, 1, '', '' from made
-        """
-    )
-    await conn.execute(
-        "insert into replays (event_id, nonce, actor) select id, 'n', 'operator' from events"
-    )
-    for table in BIG:
-        await conn.execute(f"vacuum analyze {table}")
+    """A connection to a database that holds much of everything."""
+    await crowd(conn)
     return conn
 
 

@@ -30,9 +30,8 @@ async def claim(conn: Connection, *, sender: str, lease: timedelta) -> Owed | No
         with next as materialized (
             select id from outbox
              where status = 'pending' and next_attempt_at <= app_now()
-               and (kind = 'muted' or not exists (
-                    select from patch_sessions as session
-                     where session.id = session_id and muted_at is not null))
+               and (kind = 'muted' or (select muted_at from patch_sessions as session
+                                        where session.id = session_id) is null)
              order by next_attempt_at, id
              limit 1
                for update skip locked
@@ -120,8 +119,9 @@ async def tell(
               from moved
               join unnest($3::text[], $4::text[], $5::text[], $6::boolean[])
                    as telling (kind, status, text, first) using (status)
-             where first or exists (select from outbox
-                                     where session_id = moved.id and outbox.kind = telling.kind)
+             where first or (select true from outbox
+                              where session_id = moved.id and outbox.kind = telling.kind
+                              limit 1)
             on conflict (session_id, kind) where kind in ('standing', 'marks') do update
                set text = excluded.text, edition = old.edition + 1, sent_at = null,
                    status = case old.status when 'sending' then 'sending' else 'pending' end,
