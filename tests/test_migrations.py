@@ -281,6 +281,8 @@ async def test_a_session_of_before_takes_its_timeline_along(empty):
 
     assert await retention.forget_sessions(conn, older_than=timedelta(days=1), limit=9) == 1
     assert await conn.fetchval("select array_agg(session_id) from timeline") == [2]
+    await conn.execute("truncate patch_sessions cascade")
+    assert await conn.fetchval("select count(*) from timeline") == 0
     await conn.close()
 
 

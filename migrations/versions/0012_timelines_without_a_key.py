@@ -16,7 +16,11 @@ STATEMENTS = (
     """
     create function forget_timelines() returns trigger language plpgsql as $$
     begin
-        delete from timeline using gone where session_id = gone.id;
+        if tg_op = 'TRUNCATE' then
+            truncate timeline;
+        else
+            delete from timeline using gone where session_id = gone.id;
+        end if;
         return null;
     end
     $$
@@ -24,6 +28,10 @@ STATEMENTS = (
     """
     create trigger sessions_take_their_timelines_along after delete on patch_sessions
         referencing old table as gone
+        for each statement execute function forget_timelines()
+    """,
+    """
+    create trigger sessions_take_all_timelines_along after truncate on patch_sessions
         for each statement execute function forget_timelines()
     """,
 )
