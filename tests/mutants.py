@@ -1135,8 +1135,8 @@ MUTANTS = (
     Mutant(
         guard="it is said that a story is muted",
         file=OUTBOX,
-        old="and (kind = 'muted' or not exists (",
-        new="and (false or not exists (",
+        old="and (kind = 'muted' or (select muted_at",
+        new="and (false or (select muted_at",
         tests="tests/test_loops.py two_bots",
     ),
     Mutant(
@@ -1278,8 +1278,8 @@ MUTANTS = (
     Mutant(
         guard="nothing is taken back that was not given",
         file=OUTBOX,
-        old="where first or exists",
-        new="where true or exists",
+        old="where first or (select true",
+        new="where true or (select true",
         tests="tests/test_standing.py without_a_draft",
     ),
     # --- the operator
