@@ -40,7 +40,7 @@ class Scale:
 
 
 FULL = Scale(
-    name="full", seconds=3, rounds=3, stored_events=10_000_000, stored_sessions=1_000_000,
+    name="full", seconds=3, rounds=5, stored_events=10_000_000, stored_sessions=1_000_000,
     deliveries=1_000_000, copies=10_000, irrelevant=20_000, opening=5_000, claims=5_000, starts=30,
     shown_sessions=100_000,
 )  # fmt: skip
