@@ -17,7 +17,7 @@ from benchmarks.receive import EMPTY, counted
 from benchmarks.work import SESSIONS, bid
 
 FEW_SESSIONS = 1_000
-CLAIMS = 300
+CLAIMS = 150
 #: In pieces, each a transaction; the bodies are short, since none is read.
 FILL = """
     insert into events (source, dedupe_key, event_id, kind, body, status, reason, received_at,
