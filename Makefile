@@ -102,7 +102,7 @@ screenshots: install ## Draw the console for the documents anew; needs Debian's 
 outage: install ## Take PostgreSQL away under 200 deliveries/s, and count them after; SECONDS=60
 	@$(BIN)/python -m chaos.outage $(if $(SECONDS),--seconds $(SECONDS))
 
-bench: $(PEERS) ## Measure everything beside its peers, in about ten minutes; writes the figures
+bench: $(PEERS) ## Measure everything beside its peers, in a quarter of an hour; writes the figures
 	@$(BIN)/python -m benchmarks --write
 
 bench-quick: $(PEERS) ## The same in small, in about a minute or two; writes nothing
