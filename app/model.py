@@ -225,7 +225,6 @@ class Claim:
     Attributes:
         generation: the fencing token: grows with every change of ownership.
         rounds: how often questions were asked since the session was opened.
-        discussed: whether anything had been said of the story when the claim was made.
         attempt: which try at this phase this is, from 1.
     """
 
@@ -241,7 +240,6 @@ class Claim:
     description: str | None
     revision: int
     rounds: int
-    discussed: bool
     attempt: int
 
 

@@ -28,7 +28,6 @@ CLAIM = Claim(
     description=None,
     revision=0,
     rounds=0,
-    discussed=False,
     attempt=1,
 )
 STORY = Story(sc_id=41, title="Fix the login", description="- It fails\n- It should not")

@@ -115,7 +115,6 @@ async def claim_like(ladder: Ladder) -> Claim:
         description=None,
         revision=row["revision"],
         rounds=0,
-        discussed=False,
         attempt=1,
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,18 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from app.db import sessions
+from app.db import gate, sessions
 from app.db.connect import Database
 from app.drafters.command import CommandDrafter
 from app.machine import Phase
 from app.main import LAST_SECONDS
+from app.model import Remark
 from app.wake import Bell
 from app.worker.claims import Heart
-from app.worker.draft import END_PAUSE_SECONDS, Limits, Workshop
+from app.worker.draft import END_PAUSE_SECONDS, Limits, Won, Workshop
 from app.worker.engine import Engine
 from tests import shapes
-from tests.ladder import here
-from tests.locks import until
+from tests.ladder import bid, here
+from tests.locks import blocked, until
 from tests.service import receiver
 
 PATCH = """\
@@ -35,6 +37,14 @@ new file mode 100644
 """
 GOOD = f"import json; print(json.dumps({{'summary': 'Adds a note.', 'patch': {PATCH!r}}}))"
 ASKS = "import json; print(json.dumps({'questions': ['Which format?']}))"
+IN_EUROS = Remark(
+    comment_id=7,
+    author=None,
+    text="In euros.",
+    said_at=shapes.START,
+    as_of=shapes.START,
+    spoken=True,
+)
 LEASE, LONGEST = timedelta(seconds=30), timedelta(seconds=60)
 LIMITS = Limits(
     lease=LEASE,
@@ -466,3 +476,24 @@ async def test_drafters_hear_what_was_said(ladder, workshop, tmp_path):
     request = await asyncio.to_thread(seen.read_text)
     assert "In euros." in request
     assert "Story 1" in request
+
+
+async def test_drafters_hear_what_was_said_a_moment_ago(ladder, workshop, conn, connect, tmp_path):
+    """What is committed while a claim waits for its session is in no snapshot of that statement."""
+    await ladder.clarified()
+    session = (await ladder.session())["id"]
+    speaking, claiming = await connect(), await connect()
+    seen = tmp_path / "seen.json"
+    source = f"import sys; open({str(seen)!r}, 'w').write(sys.stdin.read()); {GOOD}"
+
+    transaction = speaking.transaction()
+    await transaction.start()
+    await sessions.lock(speaking, [("shortcut", 1)])
+    asked_at = time.monotonic()
+    wanted = {"workspace": "shortcut", "sc_id": 1}
+    claim = await blocked(conn, claiming, gate.claim(claiming, Phase.DRAFT, bid(), **wanted))
+    await sessions.remark(speaking, [(session, IN_EUROS)])
+    await transaction.commit()
+    await workshop(source).work(Won(await claim, asked_at))
+
+    assert "In euros." in await asyncio.to_thread(seen.read_text)

@@ -45,8 +45,7 @@ class Comment:
 
 _CLAIM = """
     session.id, workspace, sc_id, status, claim_token, claim_generation, claimed_by, title, app_url,
-    description, revision, rounds, attempts,
-    exists (select from conversation where session_id = session.id) as discussed
+    description, revision, rounds, attempts
 """
 
 # The lock is waited for first, so that the lease is stamped when it was won. Then the expected
@@ -483,6 +482,5 @@ def _claim(row: asyncpg.Record | None) -> Claim | None:
         description=row["description"],
         revision=row["revision"],
         rounds=row["rounds"],
-        discussed=row["discussed"],
         attempt=row["attempts"] + 1,
     )

@@ -92,9 +92,6 @@ class _Heard:
     previous_patch: str | None
 
 
-_NOTHING_HEARD = _Heard(conversation=(), asked=(), previous_patch=None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How long things may take, and how often they may go wrong."""
@@ -330,10 +327,8 @@ class Workshop:
         )
 
     async def _heard(self, claim: Claim) -> _Heard:
-        of, rounds = claim.session_id, claim.rounds
-        if not (claim.discussed or rounds or claim.revision):
-            return _NOTHING_HEARD
         async with take(self.pool) as conn:
+            of, rounds = claim.session_id, claim.rounds
             said = await sessions.conversation(conn, of)
             asked = await sessions.asked(conn, of, rounds=rounds) if rounds else ()
             patch = await sessions.latest_patch(conn, of) if claim.revision else None
