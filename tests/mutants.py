@@ -1359,6 +1359,13 @@ MUTANTS = (
         tests="tests/test_cli.py at_rest",
     ),
     Mutant(
+        guard="all sessions take all timelines along",
+        file="migrations/versions/0012_timelines_without_a_key.py",
+        old="truncate timeline;",
+        new="null;",
+        tests="tests/test_migrations.py timeline_along",
+    ),
+    Mutant(
         guard="no time of receipt is to come",
         file=EVENTS,
         old="least(received_at, app_now())",

@@ -120,8 +120,7 @@ async def tell(
               join unnest($3::text[], $4::text[], $5::text[], $6::boolean[])
                    as telling (kind, status, text, first) using (status)
              where first or (select true from outbox
-                              where session_id = moved.id and outbox.kind = telling.kind
-                              limit 1)
+                              where session_id = moved.id and outbox.kind = telling.kind)
             on conflict (session_id, kind) where kind in ('standing', 'marks') do update
                set text = excluded.text, edition = old.edition + 1, sent_at = null,
                    status = case old.status when 'sending' then 'sending' else 'pending' end,
